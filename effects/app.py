@@ -40,7 +40,7 @@ from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
-from effects.store.db.store import Store, TableBuilder
+from effects.store.db.store import Store, TableBuilder, begin_to_write
 from effects.store.queue.table_ledger import CORE_LEDGER
 from effects.telemetry import Telemetry
 
@@ -275,8 +275,23 @@ class Effects:
                 self.notifier.send(queues)
                 return
             with joined(session, self.database) as connection:
+                begin_to_write(connection)
                 yield connection
                 self._hint(session, connection, queues)
+        except (DBAPIError, StoreRejected) as error:
+            refuse_missing_tables(error, self.database)
+            raise
+
+    @contextmanager
+    def reading(self, session: AnySession) -> Iterator[Connection]:
+        """The caller's connection, to see what its transaction has written.
+
+        Raises:
+            EnqueueError, SchemaMismatch: as `writing`.
+        """
+        try:
+            with joined(session, self.database) as connection:
+                yield connection
         except (DBAPIError, StoreRejected) as error:
             refuse_missing_tables(error, self.database)
             raise

@@ -80,7 +80,7 @@ def status(
         StoreUnavailable: the database is unavailable (without `session`).
     """
     app = _checked(effects, key, job_type, session=session)
-    with app.store.read() if session is None else app.writing(session) as connection:
+    with app.store.read() if session is None else app.reading(session) as connection:
         return by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
 
 

@@ -15,7 +15,7 @@ from effects.errors import ConfigurationError
 from effects.model.job import QUARANTINE_QUEUE
 from effects.model.job_type import JobType
 from effects.retry import ON_UNKNOWN, RetryPolicy, is_number
-from effects.text.redact import hide_in_repr
+from effects.text.redact import has_mark_outside_of_fields, hide_in_repr
 from effects.text.wording import described
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
@@ -55,10 +55,16 @@ def check_job_type(candidate: object) -> None:
     try:
         if candidate.sensitive:
             hide_in_repr(candidate.payload)
+        is_mark_lost = has_mark_outside_of_fields(candidate.payload)
     except (NameError, TypeError) as error:
         raise ConfigurationError(
             f"job type {named!r}: the types of its payload class cannot be read: {error}"
         ) from error
+    if is_mark_lost:
+        raise ConfigurationError(
+            f"job type {named!r}: Sensitive marks a part of its payload that is no field and would be stored in clear; "
+            "mark a field of a dataclass, a msgspec Struct or a TypedDict"
+        )
 
 
 def _problems(job_type: JobType[Any]) -> Iterator[str]:

@@ -104,15 +104,13 @@ def _check_status(status: int, *, autocommit: bool, begin: str) -> None:
 
 
 def _checked_sqlite(driver: sqlite3.Connection) -> sqlite3.Connection:
-    """Begin as Python would before an INSERT: it would not before a statement that begins otherwise."""
     try:
-        if driver.in_transaction:
-            return driver
-        if begins_no_transaction(driver):
-            raise EnqueueError(f"{_ALONE}begin a transaction with `connection.execute('BEGIN')`")
-        sqlite3.Cursor(driver).execute(f"BEGIN {driver.isolation_level}")
+        sqlite3.Cursor(driver)  # refused by a connection of another thread
+        is_open = driver.in_transaction
     except sqlite3.ProgrammingError as error:  # closed, or of another thread
         raise EnqueueError(f"session cannot be used: {error}") from error
+    if not is_open and begins_no_transaction(driver):
+        raise EnqueueError(f"{_ALONE}begin a transaction with `connection.execute('BEGIN')`")
     return driver
 
 

@@ -71,7 +71,7 @@ def _binds(session: Any) -> list[Engine | Connection]:
 
 
 def joined(session: AnySession, database: CallersDatabase) -> AbstractContextManager[Connection]:
-    """Give the connection of the caller's transaction, which begins here at the latest and is not ended here.
+    """Give the connection of the caller's transaction, which is not ended here.
 
     Args:
         session: as the caller gave it.
@@ -157,7 +157,7 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
     if isinstance(committing, Session | Connection):
         if notifier.enabled and names:
             after_commit(committing, lambda: notifier.send(names))
-    elif is_of_django(committing):
+    elif is_of_django(committing) and committing.in_atomic_block:
         committing.on_commit(lambda: notifier.send(names), robust=True)
     else:
         return False

@@ -11,13 +11,21 @@ payload's `repr`, and redacted in the attempt's report.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
-import msgspec
+from effects.text.payload_types import (
+    alternatives,
+    field_names,
+    field_types,
+    has_fields,
+    is_recursive,
+    json_names,
+    object_class,
+    parts,
+)
 
 HIDDEN = "[hidden]"
 # Messages of msgspec and json that name types, positions and our own fields, and quote no value.
@@ -38,36 +46,45 @@ class Sensitive:
 
 
 def sensitive_fields(payload: object) -> tuple[str, ...]:
-    """The fields of a payload class that hold the mark, by their names in JSON.
+    """The fields of a payload class that hold the mark, by their names in JSON; of a union, those of each class.
 
     Raises:
         TypeError, NameError: an annotation of the class cannot be resolved.
     """
-    return _sensitive_fields(payload) if isinstance(payload, type) and _has_fields(payload) else ()
+    names: dict[str, None] = {}
+    for hint in alternatives(payload):
+        if (kind := object_class(hint)) is not None:
+            in_json = json_names(kind)
+            names |= {in_json.get(name, name): None for name in _sensitive_fields(kind, _has_marked_argument(hint))}
+    return tuple(names)
 
 
-@cache
-def _sensitive_fields(payload: type) -> tuple[str, ...]:
-    names = _json_names(payload)
-    hints = get_type_hints(payload, include_extras=True)
-    return tuple(names.get(name, name) for name, hint in hints.items() if _marked(hint, frozenset({payload})))
+def has_mark_outside_of_fields(payload: object) -> bool:
+    """Whether a payload's type holds the mark where no name of a field says what to seal, as in `dict[str, Secret]`.
+
+    Raises:
+        TypeError, NameError: as `sensitive_fields`.
+    """
+    return any(object_class(hint) is None and _holds_mark(hint) for hint in alternatives(payload))
 
 
-def hide_in_repr(payload: type) -> None:
+def hide_in_repr(payload: object) -> None:
     """Make the class, and those nested in it, leave its sensitive fields out of `repr`.
 
     It replaces the `__repr__` of the class, which traceback viewers, log lines and f-strings all use.
     """
-    for nested in _classes(payload, set()):
-        hidden = _own_sensitive(nested)
-        if hidden:
-            _replace_repr(nested, hidden)
+    hidden: dict[type, set[str]] = {}
+    for kind, is_argument_marked in _classes(payload, set()):
+        hidden.setdefault(kind, set()).update(_sensitive_fields(kind, is_argument_marked))
+    for kind, names in hidden.items():
+        if names:
+            _replace_repr(kind, frozenset(names))
 
 
 def repr_without(value: object, hidden: Iterable[str]) -> str:
     """`Class(field=…, …)` with these fields hidden."""
     hidden = set(hidden)
-    shown = (f"{name}={HIDDEN if name in hidden else repr(getattr(value, name, None))}" for name in _names(value))
+    shown = (f"{name}={HIDDEN if name in hidden else repr(getattr(value, name, None))}" for name in field_names(value))
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
@@ -111,49 +128,57 @@ def why_invalid(error: Exception) -> str:
 # -- the classes -----------------------------------------------------------------------------------------
 
 
-def _has_fields(kind: object) -> bool:
-    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+@cache
+def _sensitive_fields(kind: type, is_argument_marked: bool) -> tuple[str, ...]:
+    """The names in Python of a class's fields that hold the mark.
+
+    Args:
+        is_argument_marked: of a generic class: what it has of the type of a variable is sensitive, too.
+    """
+    return tuple(
+        name
+        for name, hint in field_types(kind).items()
+        if _holds(hint, _is_mark, {kind}) or (is_argument_marked and _holds(hint, _is_type_variable, {kind}))
+    )
 
 
-def _json_names(payload: type) -> dict[str, str]:
-    if issubclass(payload, msgspec.Struct):
-        return {field.name: field.encode_name for field in msgspec.structs.fields(payload)}
-    return {}
+def _has_marked_argument(hint: object) -> bool:
+    return any(_holds_mark(argument) for argument in get_args(hint))
 
 
-def _names(value: object) -> Iterator[str]:
-    if isinstance(value, msgspec.Struct):
-        yield from value.__struct_fields__
-    else:
-        yield from (field.name for field in dataclasses.fields(value))  # type: ignore[arg-type]
+def _holds_mark(hint: object) -> bool:
+    return _holds(hint, _is_mark, set())
 
 
-def _marked(hint: object, seen: frozenset[object]) -> bool:
-    if hint is Sensitive or isinstance(hint, Sensitive):
+def _is_mark(part: object) -> bool:
+    return part is Sensitive or isinstance(part, Sensitive)
+
+
+def _is_type_variable(part: object) -> bool:
+    return isinstance(part, TypeVar)
+
+
+def _holds(hint: object, is_wanted: Callable[[object], bool], seen: set[object]) -> bool:
+    """Whether a type is, or has anywhere inside of it, what is wanted. `seen`: the types that were looked into."""
+    if is_wanted(hint):
         return True
-    if _has_fields(hint) and hint not in seen:
-        inner = get_type_hints(hint, include_extras=True)
-        return any(_marked(field_type, seen | {hint}) for field_type in inner.values())
-    return any(_marked(argument, seen) for argument in (*get_args(hint), *getattr(hint, "__metadata__", ())))
+    if is_recursive(hint):
+        if hint in seen:
+            return False
+        seen.add(hint)
+    return any(_holds(part, is_wanted, seen) for part in parts(hint))
 
 
-def _classes(hint: object, seen: set[type]) -> Iterator[type]:
-    """The classes with fields in a type, each once."""
-    if isinstance(hint, type) and _has_fields(hint):
+def _classes(hint: object, seen: set[object]) -> Iterator[tuple[type, bool]]:
+    """The classes with fields in a type, and whether each is one of a marked argument."""
+    if (kind := object_class(hint)) is not None:
+        yield kind, _has_marked_argument(hint)
+    if is_recursive(hint):
         if hint in seen:
             return
         seen.add(hint)
-        yield hint
-        for inner in get_type_hints(hint, include_extras=True).values():
-            yield from _classes(inner, seen)
-    else:
-        for inner in get_args(hint):
-            yield from _classes(inner, seen)
-
-
-def _own_sensitive(payload: type) -> frozenset[str]:
-    hints = get_type_hints(payload, include_extras=True)
-    return frozenset(name for name, hint in hints.items() if _marked(hint, frozenset({payload})))
+    for part in parts(hint):
+        yield from _classes(part, seen)
 
 
 def _replace_repr(payload: type, hidden: frozenset[str]) -> None:
@@ -168,8 +193,8 @@ def _fields_of(payload: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(payload, Mapping):
         yield from payload.items()
     else:
-        names = _json_names(type(payload))
-        yield from ((names.get(name, name), getattr(payload, name)) for name in _names(payload))
+        names = json_names(type(payload))
+        yield from ((names.get(name, name), getattr(payload, name)) for name in field_names(payload))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -183,7 +208,7 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         for element in value:
             yield from _texts(element)
-    elif _has_fields(type(value)):
+    elif has_fields(type(value)):
         for _, element in _fields_of(value):
             yield from _texts(element)
     elif value is not None and not isinstance(value, bool):

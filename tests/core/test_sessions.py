@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,16 @@ import psycopg.rows
 import psycopg2
 import psycopg2.extras
 import pytest
+import sqlalchemy as sa
 from psycopg.types.string import TextLoader
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
-from effects import Effects, EnqueueError, enqueue
-from effects_webhooks import add_endpoint
+from effects import Effects, EnqueueError, NewJob, SchemaMismatch, enqueue, enqueue_many, enqueue_many_async, status
+from effects.worker import Worker
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from tests.support import databases
 from tests.support.callers import EFFECTS, KEYS, KINDS, Caller, RollBackError, act, be_killed, orders, shop
 from tests.support.manual_workers import rows
 from tests.support.processes import Child
@@ -214,6 +221,110 @@ def test_django_needs_an_atomic_block_and_notifies_after_it(app: Effects, databa
         raise RollBackError
     caller.close()
     assert len(rows(app, "jobs")) == 1
+
+
+KEYED = [NewJob(job_type="scripted", payload={}, key=key) for key in "ab"]
+
+
+def _roll_back_a_session(app: Effects, url: str) -> None:
+    engine = sa.create_engine(url)
+    with Session(engine) as session:
+        enqueue_many(KEYED, session=session, effects=app)
+        session.rollback()
+    engine.dispose()
+
+
+def _roll_back_a_connection(app: Effects, url: str) -> None:
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        enqueue_many(KEYED, session=connection, effects=app)
+        connection.rollback()
+    engine.dispose()
+
+
+def _roll_back_an_async_session(app: Effects, url: str) -> None:
+    async def roll_back() -> None:
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        async with AsyncSession(engine) as session:
+            await enqueue_many_async(KEYED, session=session, effects=app)
+            await session.rollback()
+        await engine.dispose()
+
+    asyncio.run(roll_back())
+
+
+@SQLITE
+@pytest.mark.parametrize("roll_back", [_roll_back_a_session, _roll_back_a_connection, _roll_back_an_async_session])
+def test_a_savepoint_of_ours_commits_nothing_on_an_engine_with_sqlalchemys_defaults(
+    app: Effects, database_url: str, roll_back: Callable[[Effects, str], None]
+) -> None:
+    """Python begins no transaction before a savepoint, and then its release commits."""
+    roll_back(app, database_url)
+    assert rows(app, "jobs") == []
+
+
+@SQLITE
+def test_a_call_that_reads_before_it_writes_is_not_refused_the_lock(app: Effects, database_url: str) -> None:
+    """SQLite refuses it at once to a transaction that began by reading, once another one has written."""
+    path = database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(path, timeout=0)) as bystander:
+
+        def write_meanwhile(statement: str) -> None:
+            if statement.lstrip().startswith("INSERT"):
+                with suppress(sqlite3.OperationalError), bystander:  # the caller has the lock
+                    bystander.execute("INSERT INTO shop_orders VALUES (NULL)")
+
+        connection.set_trace_callback(write_meanwhile)
+        deliver_webhook(WebhookEvent("order.placed", {}), session=connection, effects=app)
+        connection.commit()
+    assert len(rows(app, "jobs")) == 1
+
+
+@SQLITE
+def test_an_app_may_have_python_convert_columns_of_json(
+    app: Effects, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `sqlite3.register_converter`, which holds for the process; on the app's engine the worker's reads, too."""
+    monkeypatch.setitem(sqlite3.converters, "JSON", json.loads)
+    options = {"detect_types": sqlite3.PARSE_DECLTYPES}
+    with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"), **options)) as connection:
+        assert len(deliver_webhook(WebhookEvent("order.placed", {}), session=connection, effects=app).deliveries) == 1
+        connection.rollback()
+    own = Effects(engine=sa.create_engine(database_url, connect_args=options), job_types=[Scripted()])
+    enqueue("scripted", {"name": "x"}, effects=own)
+    assert Worker(own).drain().counts == {"succeeded": 1}
+    own.dispose()
+
+
+@SQLITE
+def test_a_call_that_only_reads_takes_no_lock(app: Effects, database_url: str) -> None:
+    enqueue("scripted", {}, key="k", effects=app)
+    with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"))) as connection:
+        assert status(key="k", session=connection, effects=app).state == "intended"
+        assert not connection.in_transaction
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+def test_a_transaction_of_django_without_a_block_is_joined_too(app: Effects, database_url: str) -> None:
+    """There Django takes no `on_commit`: workers find the job by polling."""
+    caller = KINDS["sqlite Django"][1](database_url)
+    caller.session.set_autocommit(False)
+    enqueue("scripted", {}, session=caller.session, effects=app)
+    caller.session.commit()
+    caller.session.set_autocommit(True)
+    caller.close()
+    assert len(rows(app, "jobs")) == 1
+
+
+@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect], ids=["psycopg", "psycopg2"])
+def test_missing_tables_are_named_whichever_driver_reports_them(
+    postgresql_server: str, connect: Callable[[str], Any], tmp_path: Path
+) -> None:
+    with databases.postgresql_database(postgresql_server) as url:
+        app = Effects(url, job_types=[Scripted()])
+        with closing(connect(url)) as connection, pytest.raises(SchemaMismatch, match="no tables of effects in"):
+            enqueue("scripted", {}, session=connection, effects=app)
+        app.dispose()
 
 
 @SQLITE

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, NamedTuple, NewType, TypedDict, TypeVar
 
 import msgspec
 import pytest
+from typing_extensions import TypeAliasType
 
 from effects import (
     ConfigurationError,
@@ -63,6 +64,82 @@ def test_the_declared_fields_are_found_by_their_names_in_json() -> None:
     assert sensitive_fields(Login) == ("code",)
     assert sensitive_fields(dict) == ()
     assert sensitive_fields(Card) == ("number",)
+
+
+Secret = NewType("Secret", Annotated[str, Sensitive])
+Alias = TypeAliasType("Alias", Annotated[str, Sensitive])
+T = TypeVar("T")
+
+
+class Keys(TypedDict):
+    pin: Annotated[str, Sensitive]
+
+
+class Pair(NamedTuple):
+    user: str
+    pin: Annotated[str, Sensitive]
+
+
+@dataclasses.dataclass
+class Box(Generic[T]):
+    content: T
+    pin: Annotated[str, Sensitive]
+
+
+@dataclasses.dataclass
+class Crate(Generic[T]):
+    content: T
+    size: int
+
+
+@pytest.mark.parametrize(
+    "kind", [Secret, Alias, Keys, Pair, Box[int], Crate[Secret], list[Secret], dict[str, Keys], Login | None], ids=str
+)
+def test_a_mark_is_found_however_deep_it_is_in_a_fields_type(kind: Any) -> None:
+    payload = dataclasses.make_dataclass("Order", [("id", int), ("detail", kind)])
+    assert sensitive_fields(payload) == ("detail",)
+
+
+@pytest.mark.parametrize(
+    ("payload", "fields"),
+    [
+        (Keys, ("pin",)),
+        (Box[int], ("pin",)),
+        (Box[Secret], ("content", "pin")),
+        (Crate[int], ()),
+        (Crate[Secret], ("content",)),
+        (Annotated[Login, "of a person"], ("code",)),
+        (Login | Charge, ("code", "card", "buyerName", "notes")),
+    ],
+    ids=str,
+)
+def test_a_payload_may_be_of_any_type_with_fields(payload: Any, fields: tuple[str, ...]) -> None:
+    assert sensitive_fields(payload) == fields
+
+
+@pytest.mark.parametrize("kind", [dict[str, Secret], list[Login], Pair], ids=str)
+def test_a_mark_outside_of_a_field_is_refused(kind: Any) -> None:
+    class Sending(LoginType):
+        payload = kind
+
+    with pytest.raises(ConfigurationError, match="Sensitive marks a part of its payload that is no field"):
+        Registry([Sending()])
+
+
+def test_a_class_of_attrs_counts_as_one_of_dataclasses() -> None:
+    attrs = pytest.importorskip("attrs")
+    lock = attrs.make_class("Lock", ["pin"])
+    lock.__annotations__ = {"pin": Annotated[str, Sensitive]}
+    assert sensitive_fields(lock) == ("pin",)
+    assert secret_texts(lock("4111-secret"), ("pin",)) == ["4111-secret"]
+
+
+def test_a_generic_class_hides_what_is_sensitive_in_its_repr() -> None:
+    class Sending(LoginType):
+        payload: Any = Crate[Secret]
+
+    Registry([Sending()])
+    assert repr(Crate(Secret("4111"), 7)) == f"Crate(content={HIDDEN}, size=7)"
 
 
 def test_sealed_in_the_database_and_clear_for_the_handler(vault: VaultFactory) -> None:

@@ -25,6 +25,7 @@ from effects_webhooks import (
     replay_delivery,
     replay_event,
 )
+from effects_webhooks.admin import replay
 from tests.peers.http import Receiver
 from tests.support.refused_requeues import refuse_requeues_of
 from tests.webhooks.conftest import Rows, drain
@@ -144,6 +145,23 @@ def test_recovery_continues_where_it_stopped_and_touches_no_other_endpoint(shop:
     assert recover(theirs.id, since=datetime.now(UTC) + timedelta(hours=1), actor="ann", effects=shop).jobs == []
     assert recover(theirs.id, since=LONG_AGO, until=LONG_AGO, actor="ann", effects=shop).jobs == []
     assert audit(shop.store, shop.ledgers) == []
+
+
+def test_a_recovery_leaves_what_fails_again_to_the_next_one(shop: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would send to an endpoint that refuses at once for as long as the two keep pace."""
+    monkeypatch.setattr(replay, "PAGE", 1)
+
+    def fail_again(done: int) -> None:
+        assert drain(shop) == {"dead": 1}
+
+    with Receiver([422]) as receiver:
+        endpoint = add_endpoint(receiver.url, effects=shop)
+        deliver_webhooks([WebhookEvent("order.paid", {"n": n}) for n in range(2)], effects=shop)
+        assert drain(shop) == {"dead": 2}
+        recovery = {"since": LONG_AGO, "limit": 5, "actor": "ann", "effects": shop}
+        assert len(recover(endpoint.id, progress=fail_again, **recovery).jobs) == 2
+        assert len(receiver.requests) == 4
+        assert len(recover(endpoint.id, **recovery).jobs) == 2
 
 
 @pytest.mark.slow

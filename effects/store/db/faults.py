@@ -139,7 +139,8 @@ def may_pass(error: BaseException) -> bool:
 def state_of(error: BaseException) -> str | None:
     """The SQLSTATE, or SQLite's name of the error; None where there is neither."""
     original = getattr(error, "orig", None)
-    state = getattr(original, "sqlstate", None) or getattr(original, "sqlite_errorname", None)
+    names = ("sqlstate", "pgcode", "sqlite_errorname")  # of psycopg 3, psycopg2 and sqlite3
+    state = next((state for name in names if (state := getattr(original, name, None))), None)
     return str(state) if state is not None else None
 
 

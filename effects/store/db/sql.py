@@ -120,6 +120,13 @@ class Sql:
         return f"({SQLITE_NOW} + {int(self.shift_seconds * 1000)})"
 
     @property
+    def statement_now(self) -> str:
+        """The clock as the statement begins, where `now` is that of the transaction, which an app may have begun long
+        before.
+        """
+        return self.now.replace(POSTGRES_NOW, "statement_timestamp()")
+
+    @property
     def next_token(self) -> str:
         """The row's `lease_token` raised by a random step of 1 to 2^40, drawn for each row.
 
@@ -280,8 +287,8 @@ class Sql:
         return f"{alias}.{column}" if self.postgresql else column
 
     def json_text(self, expression: str) -> str:
-        """A stored JSON column as text."""
-        return f"CAST({expression} AS text)" if self.postgresql else f"{expression}"
+        """A stored JSON column as text: on SQLite, too, where an app may have Python convert columns that say JSON."""
+        return f"CAST({expression} AS text)"
 
     def joined(self, column: str, separator: int) -> str:
         """The texts of a stored JSON column in one, with the character of that code between them."""

@@ -25,7 +25,7 @@ from effects.crashpoints import point
 from effects.errors import SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
 from effects.store.db.faults import is_cancelled
 from effects.store.db.revisions import VERSION_TABLE, branch_of, folders, newer_ones, newest, number_of
-from effects.store.db.store import Store
+from effects.store.db.store import Store, begin_to_write
 from effects.store.migrations.code_support import note_support, refuse_older_workers
 from effects.store.migrations.online import build_beside_workers
 
@@ -79,6 +79,7 @@ def upgrade(connection: Connection, schema: str | None, to: Collection[str]) -> 
         SchemaMismatch: as `init`.
         ConfigurationError: one of them builds an index beside workers: `effects init` first.
     """
+    begin_to_write(connection)
     with _within(connection, schema):
         if connection.dialect.name == "postgresql":
             _wait_for_other_inits(connection)
@@ -243,6 +244,9 @@ def _holder(store: Store) -> str:
 # -- Alembic ---------------------------------------------------------------------------------------------
 
 
+_SCHEMA_EXISTS = text("SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema)")
+
+
 @contextmanager
 def _within(connection: Connection, schema: str | None) -> Iterator[None]:
     """Make names without a schema mean this one, and then again what they meant before."""
@@ -250,7 +254,8 @@ def _within(connection: Connection, schema: str | None) -> Iterator[None]:
         yield
         return
     before = connection.scalar(text("SELECT current_setting('search_path')"))
-    connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
+    if not connection.scalar(_SCHEMA_EXISTS, {"schema": schema}):  # IF NOT EXISTS asks for the right to create first
+        connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
     connection.execute(text(f'SET LOCAL search_path TO "{schema}"'))
     yield  # after an error the transaction takes no further statement, and its end takes the setting back
     connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": before})

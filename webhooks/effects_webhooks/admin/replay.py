@@ -137,7 +137,8 @@ def recover(
     """Send again what ended for this endpoint without a success, since a time: dead, unknown and cancelled ones.
 
     Oldest first, 200 a page, each in its own transaction. Resumable: a delivery that was requeued is no longer one
-    that has ended, so that running it again after a crash (or after `limit`) continues where it stopped.
+    that has ended, so that running it again after a crash (or after `limit`) continues where it stopped. One that fails
+    again meanwhile is left to the next call.
 
     Args:
         endpoint_id: of the endpoint: `ep_…`.
@@ -158,13 +159,15 @@ def recover(
     _check_active(app, endpoint_id, owner)
     with app.store.read() as connection:
         retrying = table.count_retrying(app.store, connection, endpoint_id, limit_key(endpoint_id), owner)
+        newest = table.newest_job(app.store, connection, endpoint_id)  # replays have later ones
     replayed, after = Replayed(retrying=retrying), 0
     end = until.timestamp() if until else None
     while limit is None or len(replayed.jobs) < limit:
         with app.store.read() as connection:
             page = table.failed(
-                app.store, connection, endpoint_id, owner, since=since.timestamp(), until=end, after=after, size=PAGE
-            )
+                app.store, connection, endpoint_id, owner, since=since.timestamp(), until=end, after=after,
+                newest=newest, size=PAGE,
+            )  # fmt: skip
         for row in page:
             if limit is not None and len(replayed.jobs) >= limit:
                 return replayed

@@ -36,8 +36,12 @@ def _failed(sql: Sql) -> str:
     SELECT h.id AS job_id, d.event_id, m.tenant FROM {_owned(sql)}
     JOIN {sql.job_history} AS h ON h.id = d.job_id
     WHERE d.endpoint_id = :endpoint_id AND h.status IN ('dead', 'cancelled') AND h.finished_at >= {since}
-    AND (CAST(:until AS {until}) IS NULL OR h.finished_at <= {end}) AND d.state <> 'done' AND h.id > :after
-    ORDER BY h.id LIMIT :size"""
+    AND (CAST(:until AS {until}) IS NULL OR h.finished_at <= {end}) AND d.state <> 'done'
+    AND h.id > :after AND h.id <= :newest ORDER BY h.id LIMIT :size"""
+
+
+def _newest(sql: Sql) -> str:
+    return f"SELECT max(job_id) FROM {sql.delivered_webhooks} WHERE endpoint_id = :endpoint_id"
 
 
 def _retrying(sql: Sql) -> str:
@@ -67,12 +71,19 @@ def failed(
     since: float,
     until: float | None,
     after: int,
+    newest: int,
     size: int,
 ) -> Sequence[Row[Any]]:
-    """A page of the endpoint's deliveries that ended without a success, by job id."""
+    """A page of the endpoint's deliveries that ended without a success, by job id, up to `newest`."""
     return store.all(
-        connection, _failed, endpoint_id=endpoint_id, tenant=tenant, since=since, until=until, after=after, size=size
-    )
+        connection, _failed, endpoint_id=endpoint_id, tenant=tenant, since=since, until=until, after=after,
+        newest=newest, size=size,
+    )  # fmt: skip
+
+
+def newest_job(store: Store, connection: Connection, endpoint_id: str) -> int:
+    """The newest job of all deliveries to an endpoint; 0 if it has none."""
+    return int(store.value(connection, _newest, endpoint_id=endpoint_id) or 0)
 
 
 def count_retrying(store: Store, connection: Connection, endpoint_id: str, limit_key: str, tenant: str | None) -> int:

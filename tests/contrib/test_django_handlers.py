@@ -1,0 +1,69 @@
+"""Handlers of the jobs of a Django project: their connections are closed, and an async one stays async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+from django.db.utils import ConnectionHandler
+
+from effects import Attempt, JobType, enqueue
+from effects.contrib.django.handlers import close_connections_around
+from effects.worker import Worker
+from tests.conftest import AppFactory
+
+ALIAS = "shop_of_handlers"
+
+
+@pytest.fixture
+def alias(tmp_path: Path) -> Iterator[str]:
+    """A database of Django's."""
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        django.setup()
+    own = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db")}
+    connections.settings[ALIAS] = ConnectionHandler({"default": own}).settings["default"]
+    yield ALIAS
+    del connections.settings[ALIAS]
+
+
+class Counting(JobType[dict[str, Any]]):
+    name = "shop.count"
+
+    def __init__(self, alias: str) -> None:
+        self.alias, self.seen = alias, 0
+
+    def open(self) -> None:
+        connections[self.alias].ensure_connection()
+        self.seen += 1
+
+    def perform(self, payload: dict[str, Any], attempt: Attempt) -> None:
+        self.open()
+
+
+class CountingAsync(Counting):
+    async def perform(self, payload: dict[str, Any], attempt: Attempt) -> None:  # type: ignore[override]
+        await sync_to_async(self.open)()
+
+
+@pytest.mark.parametrize("kind", [Counting, CountingAsync])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_handler_is_called_and_its_connections_are_closed(
+    app_factory: AppFactory, alias: str, kind: type[Counting]
+) -> None:
+    job_type = kind(alias)
+    app = app_factory(job_types=[job_type])
+    close_connections_around(job_type)
+    assert job_type.is_async == (kind is CountingAsync)
+    enqueue("shop.count", {}, effects=app)
+    assert Worker(app).drain().counts == {"succeeded": 1}
+    assert job_type.seen == 1
+    is_closed = sync_to_async(lambda: getattr(connections[alias], "connection", None) is None)
+    assert asyncio.run(is_closed())  # in the thread of all async ORM calls
