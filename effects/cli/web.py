@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from effects import lazy
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import limit_option, parse_age, reason_option
 from effects.cli.output import Table
@@ -13,8 +15,13 @@ from effects.cli.results import CommandResult, command, listed
 from effects.errors import ConfigurationError
 from effects.store.web_sessions import sign_ins
 from effects.store.web_sessions.sign_ins import WebSession
+from effects.web.addresses import DEFAULT_PORT, sign_in_url
 from effects.web.people import ROLES, Person, Role
-from effects.web.server import DEFAULT_PORT, DashboardServer, sign_in_url
+
+if TYPE_CHECKING:
+    from effects.web import server
+else:
+    server = lazy.module("effects.web.server")  # needs the extra `web`
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_MAX_SECONDS = 7 * 86_400.0
@@ -45,15 +52,15 @@ def web(
     """
     if ctx.invoked_subcommand is not None:
         return
-    server = DashboardServer(context.app, host=host, port=port, public_url=public_url, title=title)
+    dashboard = server.DashboardServer(context.app, host=host, port=port, public_url=public_url, title=title)
     person = Person(actor().partition(":")[2], role="admin")
     secret = sign_ins.mint_link(
         context.app.store, person=person.name, role=person.role, personal=False, session_seconds=SESSION_SECONDS,
         actor=actor(), reason=reason,
     )  # fmt: skip
-    click.echo(f"dashboard: {server.url} (Ctrl-C stops it)")
-    click.echo(f"sign in, once, within 10 minutes: {sign_in_url(server.url, secret)}")
-    server.run()
+    click.echo(f"dashboard: {dashboard.url} (Ctrl-C stops it)")
+    click.echo(f"sign in, once, within 10 minutes: {sign_in_url(dashboard.url, secret)}")
+    dashboard.run()
 
 
 @web.command()

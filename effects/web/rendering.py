@@ -13,12 +13,17 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
-from markupsafe import Markup, escape
-
+from effects.errors import ConfigurationError
 from effects.limits import ends_by_itself
 from effects.text.unsafe import lines_without_unsafe
 from effects.text.wording import duration, moment_text, shown_status
+
+try:
+    from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+    from markupsafe import Markup, escape
+except ImportError as error:
+    raise ConfigurationError("the dashboard needs jinja2: pip install 'effects-toolkit[web]'") from error
+
 from effects.web import charts
 
 _AT = re.compile("([@\uff20]|%40)")

@@ -10,16 +10,15 @@ from urllib.parse import urlsplit
 from effects.app import Effects
 from effects.arguments import optional, printable, require
 from effects.errors import ConfigurationError
+from effects.web.addresses import LOOPBACK_ADDRESSES
 from effects.web.application import Dashboard
 from effects.web.doors import load
 from effects.web.security import LOOPBACK_NAMES
 from effects.web.sessions import SignIn
 
-DEFAULT_PORT = 8765
 # Longer than proxies keep theirs (60 in nginx) and than a page waits before it asks again: else the server closes a
 # connection while a request is on its way.
 KEEP_ALIVE_SECONDS = 75
-LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
 _URL_CHARS_MAX = 500
 
 
@@ -67,11 +66,6 @@ class DashboardServer:
             signal.signal(signal.SIGTERM, before)
             self.dashboard.close()
             self.socket.close()
-
-
-def sign_in_url(base_url: str, secret: str) -> str:
-    """The address of a one-time link."""
-    return f"{base_url.rstrip('/')}/sign-in?token={secret}"
 
 
 def _check_public(url: str) -> None:
