@@ -173,8 +173,8 @@ def expire_secret(
             raise EndpointInvalid(f"{secret_id} is the only secret that signs; rotate instead, with an overlap of 0")
         if signing[secret_id] is None and list(signing.values()).count(None) == 1:
             raise EndpointInvalid(
-                f"{secret_id} is the only secret without an end, and none would sign once the others have ended; rotate "
-                "first and then expire it"
+                f"{secret_id} is the only secret without an end, and none would sign once the others have ended; "
+                "rotate first and then expire it"
             )
         table.expire_secret(app.store, connection, secret_id)
         note_endpoint(
