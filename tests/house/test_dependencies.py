@@ -62,8 +62,8 @@ DEVELOPMENT = {"bench", "check", "demo", "docs", "examples", "test", "types"}
 MODULES = {"dnspython": "dns", "markdown-it-py": "markdown_it", "opentelemetry-api": "opentelemetry"}
 # Bounds on what the others require, and the zones that `zoneinfo` reads.
 NOT_IMPORTED = {"certifi", "idna", "mako", "pygments", "tzdata"}
-# `compression` comes with Python 3.14, `pytest` with those who load the plugin.
-BROUGHT_ALONG = {"compression", "pytest"}
+# `asgiref` comes with Django, `compression` with Python 3.14, `pytest` with those who load the plugin.
+BROUGHT_ALONG = {"asgiref", "compression", "pytest"}
 LOADING = ("import_module", "load", "module")  # functions that take a module's name
 
 
