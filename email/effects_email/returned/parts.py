@@ -19,11 +19,16 @@ _REPEATED = ("original-rcpt-to", "removal-recipient")  # RFC 5965: once for each
 _MAIL_ADDRESS = re.compile(r"rfc[/ -]?822|utf-8|unknown|smtp", re.IGNORECASE)
 # Encodings of Python's that no mail has, and that take their time: a mebibyte of punycode is a minute's work.
 _NO_CHARSETS = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
+_MULTIPART = re.compile(rb"^content-type:\s*multipart/", re.IGNORECASE | re.MULTILINE)
 _COMMENT = re.compile(r"\([^()]*\)")
 
 
 def parse(data: bytes) -> MimePart:
-    """The message; its tree may be nonsense. Raises RecursionError where it is nested a thousand deep."""
+    """The message; its tree may be nonsense. Raises RecursionError where it is nested a thousand deep, ValueError where
+    it has more multiparts than parts are read: the parser looks for the end of each in every line.
+    """
+    if len(_MULTIPART.findall(data, 0, BYTES_MAX)) > PARTS_MAX:
+        raise ValueError("more multiparts than a report has")
     return message_from_bytes(data[:BYTES_MAX], policy=policy.compat32)
 
 

@@ -103,11 +103,9 @@ def recipients(message: MimePart) -> list[RecipientReport]:
 def reason(message: MimePart, addresses: Sequence[str]) -> RecipientReport | None:
     """What the words beside a delivery status say of a recipient whom it names without a reason."""
     words = _words(message)
+    others = len(_named(words)) - 1
     for address in addresses:
-        if (
-            place_in(words, address) >= 0
-            and (report := _report(address, words, others=len(_named(words)) - 1)) is not None
-        ):
+        if place_in(words, address) >= 0 and (report := _report(address, words, others=others)) is not None:
             return report
     return None
 

@@ -237,7 +237,7 @@ def _mark(file: Traversable) -> object:
         return None
     try:
         status = file.stat()
-    except OSError:  # it does not exist, or cannot be read, which reading it says
+    except OSError:  # missing, or not to be read, which reading it says
         return None
     return status.st_mtime_ns, status.st_size
 
