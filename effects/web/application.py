@@ -156,7 +156,7 @@ class Dashboard:
                     can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
                 )  # fmt: skip
                 looking = [self._sign_in.looking] if self._sign_in is not None else []
-                self._watch = DeadlineWatch([app.store for app in (site.app, site.counting, *looking)])
+                self._watch = DeadlineWatch(self._app, [app.store for app in (site.app, site.counting, *looking)])
             return self._site
 
     # -- a request ---------------------------------------------------------------------------------------------

@@ -50,9 +50,13 @@ def bounded(store: Store, bounds: Bounds) -> AbstractContextManager[None]:
 
 
 class DeadlineWatch:
-    """A thread that closes the connections of transactions that are past their bounds: no one else ends their wait."""
+    """A thread that closes the connections of transactions that are past their bounds: no one else ends their wait.
 
-    def __init__(self, stores: Sequence[Store]) -> None:
+    It ends with `close`, or once the app is disposed of.
+    """
+
+    def __init__(self, app: Effects, stores: Sequence[Store]) -> None:
+        self._app = app
         self._stores = [store for store in stores if store.is_postgresql]
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, name="effects-web-watch", daemon=True)
@@ -64,7 +68,7 @@ class DeadlineWatch:
         self._end.set()
 
     def _look(self) -> None:
-        while not self._end.wait(WATCH_SECONDS):
+        while not self._end.wait(WATCH_SECONDS) and not self._app.disposed:
             for store in self._stores:
                 store.deadlines.cut_overdue()
 

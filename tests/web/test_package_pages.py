@@ -130,6 +130,14 @@ def test_each_action(path: str, leads_to: str, noted: str, full: FullShop, perso
     assert ("web:ann", noted) in audit_actions(full.app)[-2:]
 
 
+def test_a_pause_without_an_end_has_none_on_the_page_of_its_endpoint(
+    full: FullShop, person: Callable[..., Visitor]
+) -> None:
+    visitor = person()
+    assert visitor.act(f"/limits/pause?name=webhook:{full.good}").status_code == 303
+    assert "paused until it is resumed" in plain(visitor.get(f"/webhooks/endpoints/{full.good}").text)
+
+
 def test_a_rotated_secret_is_shown_once(full: FullShop, person: Callable[..., Visitor]) -> None:
     admin, path = person("admin"), f"/webhooks/endpoints/rotate?name={full.good}"
     assert person("operator").get(path).status_code == 403
