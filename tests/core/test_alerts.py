@@ -12,6 +12,7 @@ from effects import ConfigurationError, Effects, JobType, PayloadInvalid, Refuse
 from effects.alert_check import CheckAlerts, check_alerts
 from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
 from effects.observation.doctor import examine, exit_code
+from effects.store.operator import alert_episodes
 from effects.store.operator.alert_episodes import episodes
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -67,6 +68,20 @@ def test_each_episode_enqueues_one_job(app_factory: AppFactory) -> None:
     die(app, times=2)
     assert check_alerts(app)[0].job_id is not None
     assert pages(app) == ["alert:watch:1:", "alert:watch:2:"]
+
+
+def test_a_subject_that_is_not_among_the_greatest_for_a_while_has_one_episode(
+    app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alert_episodes, "SUBJECTS_MAX", 2)
+    app = watching(app_factory, alert(SameError(times=1)))
+    for code in ("a", "b", "c", "c", "b", "b"):  # of three subjects another one is the least at each check
+        die(app, code)
+        check_alerts(app)
+    assert sorted(pages(app)) == [f"alert:watch:1:scripted: {code}" for code in "abc"]
+    app.store.shift_clock(3700)
+    check_alerts(app)
+    assert not any(episode.open for episode in episodes(app.store))
 
 
 def test_an_alert_whose_job_is_refused_does_not_stop_the_others(app_factory: AppFactory) -> None:

@@ -56,10 +56,14 @@ def begin_episodes(
 ) -> Sequence[tuple[str, int]]:
     """Start an episode for each subject without a current one, and end those of all other subjects.
 
+    With as many subjects as are measured at most, those beyond may still hold: ended, each would begin again, with
+    another job, whenever it is among the greatest.
+
     Returns:
         Subject and number of the started episodes. Of two concurrent checks only one gets them.
     """
-    store.write(connection, _end, alert=alert, subjects=as_json(sorted(values)))
+    if len(values) < SUBJECTS_MAX:
+        store.write(connection, _end, alert=alert, subjects=as_json(sorted(values)))
     rows = [{"subject": subject, "value": value} for subject, value in sorted(values.items())]
     return [(row.subject, row.number) for row in store.all(connection, _begin, alert=alert, rows=as_json(rows))]
 

@@ -21,7 +21,7 @@ from effects.store.rotate import count_keys, rotate
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
 from effects_email.admin import get_email, requeue_email
 from effects_email.listing import list_emails
-from effects_email.tables import lists
+from effects_email.tables import lists, retention
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
 from tests.email.messages.post import Post, verdict
 from tests.support.manual_workers import row, rows, run_sql
@@ -59,6 +59,19 @@ def test_the_content_of_a_message_is_deleted_after_a_week_and_its_row_stays(
     prune(shop)
     assert rows(shop, "sent_emails") == []
     assert audit(shop.store, shop.ledgers) == []
+
+
+def test_messages_of_a_clock_that_was_ahead_do_not_keep_the_content_behind_them(
+    shop: Effects, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "PAGE", 1)
+    first = send(key="a")
+    send(key="b")
+    drain(shop)
+    year = shop.store.sql.after("365 * 86400")
+    run_sql(shop, f"UPDATE effects_sent_emails SET created_at = {year} WHERE job_id = {first.job_id}")
+    shop.store.shift_clock(7.1 * DAY)
+    assert prune(shop).packages == {"email.send": 2}
 
 
 @pytest.mark.parametrize("kind", ["refused_message", "unknown"])
