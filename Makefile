@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Each folder is a distribution of its own.
+PACKAGES := email webhooks reports
 
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,9 +15,15 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
+# The core and the packages, built by the environment's own hatchling: an isolated one for each would take seconds.
+$(VENV)/.distributions: $(VENV)/.made pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+	$(BIN)/python -m pip install --quiet hatchling
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable . $(PACKAGES:%=--editable ./%)
+	touch $@
+
 # One stamp for each set of extras: a target installs only what it uses.
-$(VENV)/.%: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+$(VENV)/.%: $(VENV)/.distributions
+	$(BIN)/python -m pip install --quiet 'effects-toolkit[$*]' $(PACKAGES:%=effects-toolkit-%)
 	touch $@
 
 demo: $(VENV)/.demo

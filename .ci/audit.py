@@ -1,4 +1,4 @@
-"""Ask pip-audit about the lowest releases that pyproject.toml admits, and about those that are installed.
+"""Ask pip-audit about the lowest releases that our distributions admit, and about those that are installed.
 
 Exit code 1 where one has a known hole. Where the advisories cannot be reached the audit is skipped with a word: whether
 they can is shown by a release that has holes for certain, which must be found.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (ROOT, ROOT / "email", ROOT / "webhooks", ROOT / "reports")
 KNOWN_HOLE = "pyyaml==5.3"  # CVE-2020-14343
 _LOWEST = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*>=\s*([0-9][^,;\s]*)")
 
@@ -38,15 +39,24 @@ def holes(report: dict[str, Any]) -> dict[str, list[str]] | None:
     return advisories if advisories.pop(KNOWN_HOLE, None) else None
 
 
-def _declared() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+def declared() -> list[str]:
+    """The requirements of every distribution, without those of the benchmarks, which are pinned."""
+    return [line for folder in FOLDERS for line in _declared_in(folder)]
+
+
+def _declared_in(folder: Path) -> list[str]:
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    extras = project.get("optional-dependencies", {})
     return [*project["dependencies"], *(line for name in sorted(extras) if name != "bench" for line in extras[name])]
 
 
 def _installed() -> dict[str, str]:
-    skipped = ("effects", "effects-toolkit", "pyyaml", "pip", "setuptools")
-    return {package.name.lower(): package.version for package in distributions() if package.name.lower() not in skipped}
+    skipped = ("effects", "pyyaml", "pip", "setuptools")
+    return {
+        package.name.lower(): package.version
+        for package in distributions()
+        if package.name.lower() not in skipped and not package.name.startswith("effects-toolkit")
+    }
 
 
 def _ask(releases: dict[str, str]) -> dict[str, list[str]] | None:
@@ -65,7 +75,7 @@ def _ask(releases: dict[str, str]) -> dict[str, list[str]] | None:
 def main() -> int:
     """Print what was found; the exit code."""
     code = 0
-    for what, releases in (("lowest", lowest_releases(_declared())), ("installed", _installed())):
+    for what, releases in (("lowest", lowest_releases(declared())), ("installed", _installed())):
         advisories = _ask(releases)
         if advisories is None:
             print(f"audit of {what} releases: skipped, the advisories cannot be reached")

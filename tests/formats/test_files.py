@@ -260,7 +260,7 @@ def test_a_missing_extra_is_named(module: str, name: str, extra: str, tmp_path: 
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
-    assert f"pip install 'effects-toolkit[{extra}]'" in ran.stderr
+    assert f"pip install 'effects-toolkit-reports[{extra}]'" in ran.stderr
 
 
 def test_the_exact_dialects_write_long_integers_as_the_text_of_their_digits() -> None:

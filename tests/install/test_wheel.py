@@ -1,4 +1,4 @@
-"""The distribution as others get it: built, installed into an empty environment, used from an empty folder."""
+"""The distributions as others get them: built, installed into an empty environment, used from an empty folder."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import PACKAGES
-from tests.install.wheel import ROOT, Environment, build, foreign_wheel, run
+from effects.version import VERSION
+from tests.house.source import CORE, DISTRIBUTIONS, ROOT, package_of
+from tests.install.wheel import Built, Environment, foreign_wheel, run
 from tests.support import databases
 from tests.support.runbooks import blocks, sections
 from tests.support.sampling import sample
 from tests.support.terminal import terminal
 
-WHEEL_BYTES_MAX = 1_468_006  # 1.4 MiB: the library outgrew a million bytes, and the dashboard brings its pages
-README = [
-    f"tests/docs/test_documents.py::test_its_examples_run[{database}-README.md]"
-    for database in ("sqlite", "postgresql")
+WHEEL_BYTES_MAX = 1_000_000
+PAGES = ("README.md", "email/README.md", "webhooks/README.md", "reports/README.md")
+READMES = [
+    f"tests/docs/test_documents.py::test_its_examples_run[{case}]"
+    for case in ("postgresql-README.md", *(f"sqlite-{page}" for page in PAGES))
 ]
 EXAMPLES = sorted(f"tests/examples/{path.name}" for path in (ROOT / "tests" / "examples").glob("test_*.py"))
 EXAMPLES_SAMPLED = 2  # they run in the checkout too
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture
@@ -41,44 +38,51 @@ def environment(tmp_path: Path) -> Environment:
 
 
 @pytest.fixture(scope="module")
-def installed(distributions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The wheel in an environment that no test changes."""
+def installed(distributions: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """All wheels in an environment that no test changes."""
     environment = Environment(tmp_path_factory.mktemp("installed") / "venv")
-    environment.install(distributions[0])
+    environment.install(*(built.wheel for built in distributions.values()))
     return environment
 
 
-def test_the_wheel_is_small_and_typed_and_holds_nothing_else(distributions: tuple[Path, Path]) -> None:
-    wheel, _ = distributions
-    assert wheel.name.startswith("effects_toolkit-")
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_wheel_is_small_and_typed_and_holds_nothing_else(name: str, distributions: dict[str, Built]) -> None:
+    wheel = distributions[name].wheel
+    assert wheel.name == f"{name.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     assert wheel.stat().st_size <= WHEEL_BYTES_MAX
-    names = zipfile.ZipFile(wheel).namelist()
-    packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert packages == {*PACKAGES, "effects_toolkit"}
-    assert [package for package in packages if f"{package}/py.typed" not in names] == []
+    packages = [package_of(name), *(["effects_toolkit"] if name == CORE else [])]
+    folder = DISTRIBUTIONS[name]
+    sources = [path for package in packages for path in (folder / package).rglob("*.*") if path.suffix != ".pyc"]
+    files = zipfile.ZipFile(wheel).namelist()
+    assert {file for file in files if ".dist-info/" not in file} == {str(path.relative_to(folder)) for path in sources}
+    assert [package for package in packages if f"{package}/py.typed" not in files] == []
+    assert [file for file in files if file.endswith(".dist-info/licenses/LICENSE")]
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("tests", [README, sample(EXAMPLES, EXAMPLES_SAMPLED)], ids=["readme", "examples"])
-def test_the_readme_and_the_examples_run_from_the_wheel(
-    installed: Environment, postgresql_server: str, tmp_path: Path, tests: list[str]
+@pytest.mark.parametrize(("tests", "full"), [(READMES, "1"), (sample(EXAMPLES, EXAMPLES_SAMPLED), "0")],
+                         ids=["readmes", "examples"])  # fmt: skip
+def test_the_readmes_and_the_examples_run_from_the_wheels(
+    installed: Environment, postgresql_server: str, tmp_path: Path, tests: list[str], full: str
 ) -> None:
     """By the tests that run them in the checkout, copied to where the sources are not."""
     away = tmp_path / "away"
     shutil.copytree(ROOT / "tests", away / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("README.md", "pyproject.toml", "docs", "examples"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, away / name)
+    for folder in ("docs", "examples"):
+        shutil.copytree(ROOT / folder, away / folder)
+    for file in ("pyproject.toml", *PAGES):
+        (away / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, away / file)
     python = installed.bin / "python"
     assert str(installed.site) in run(python, "-c", "import effects; print(effects.__file__)", cwd=away)
     settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_TEST_")}
-    settings["EFFECTS_TEST_DATABASE_URL"] = postgresql_server
+    settings |= {"EFFECTS_TEST_DATABASE_URL": postgresql_server, "EFFECTS_TEST_FULL": full}
     output = run(python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests, cwd=away, **settings)
     assert " passed" in output
 
 
 @pytest.mark.timeout(400)
-def test_the_tutorial_is_played_in_an_environment_with_the_wheel_alone(
+def test_the_tutorial_is_played_in_an_environment_with_the_wheels_alone(
     installed: Environment, tmp_path: Path, postgresql_server: str
 ) -> None:
     """What it shows is what comes, but for names that are new each time. Its ports and its server are the test's."""
@@ -102,18 +106,17 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_the_sdist_installs(distributions: tuple[Path, Path], environment: Environment, tmp_path: Path) -> None:
-    _, sdist = distributions
-    environment.install(sdist)
-    assert run(environment.bin / "effects", "--version", cwd=tmp_path).startswith("effects, version ")
+def test_the_sdists_install(distributions: dict[str, Built], environment: Environment, tmp_path: Path) -> None:
+    environment.install(*(built.sdist for built in distributions.values()))
+    assert run(environment.bin / "effects", "--version", cwd=tmp_path) == f"effects, version {VERSION}\n"
     run(environment.bin / "effects", "init", cwd=tmp_path)
 
 
 def test_another_projects_effects_in_the_same_environment_is_named(
-    distributions: tuple[Path, Path], environment: Environment, tmp_path: Path
+    distributions: dict[str, Built], environment: Environment, tmp_path: Path
 ) -> None:
     """Installed after ours it breaks the command, before ours it is in the way; removed, it takes our file along."""
-    wheel, _ = distributions
+    wheel = distributions[CORE].wheel
     foreign = foreign_wheel(tmp_path)
     effects = environment.bin / "effects"
     environment.install(wheel)

@@ -7,27 +7,38 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from packaging.requirements import Requirement
+
+from tests.house.source import DISTRIBUTIONS
 
 
 class Environment:
     """A virtual environment. Its dependencies are those of the tests, without any distribution of this project."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dependencies: Iterable[Path] | None = None) -> None:
+        """Make it, with these files and folders of the tests' own environment instead of all."""
         venv.create(folder, with_pip=False)
         self.bin = folder / "bin"
         [self.site] = folder.glob("lib/python*/site-packages")
-        dependencies = folder / "dependencies"
-        dependencies.mkdir()
-        for entry in _installed():
-            (dependencies / entry.name).symlink_to(entry)
-        (self.site / "dependencies.pth").write_text(f"{dependencies}\n")
+        self._dependencies = folder / "dependencies"
+        self._dependencies.mkdir()
+        (self.site / "dependencies.pth").write_text(f"{self._dependencies}\n")
+        self.add(_installed() if dependencies is None else dependencies)
 
-    def install(self, distribution: Path) -> None:
-        """Install a wheel, or build one of an sdist or a folder and install that."""
-        self.pip("install", "--no-build-isolation", "--force-reinstall", distribution)
+    def add(self, dependencies: Iterable[Path]) -> None:
+        """Add what is not there yet."""
+        for entry in dependencies:
+            if not (self._dependencies / entry.name).exists():
+                (self._dependencies / entry.name).symlink_to(entry)
+
+    def install(self, *distributions: Path) -> None:
+        """Install wheels, or build them of sdists or folders and install those."""
+        self.pip("install", "--no-build-isolation", "--force-reinstall", *distributions)
 
     def uninstall(self, name: str) -> None:
         self.pip("uninstall", "--yes", name)
@@ -38,12 +49,47 @@ class Environment:
         run(*pip, *arguments, PIP_NO_INDEX="1", PIP_NO_DEPS="1")
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Build this checkout; gives the wheel and the sdist."""
-    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
+@dataclass(frozen=True)
+class Built:
+    """The wheel and the sdist of a distribution."""
+
+    wheel: Path
+    sdist: Path
+
+
+def build(distribution: str, folder: Path) -> Built:
+    """Build a distribution of this checkout."""
+    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=DISTRIBUTIONS[distribution])
     [wheel] = folder.glob("*.whl")
     [sdist] = folder.glob("*.tar.gz")
-    return wheel, sdist
+    return Built(wheel, sdist)
+
+
+def required(*requirements: str) -> Iterator[Path]:
+    """What these requirements, such as `effects-toolkit[web]`, need in the tests' own environment: theirs, not ours."""
+    names = {name for name in _closure(requirements) if name not in DISTRIBUTIONS}
+    for distribution in map(metadata.distribution, names):
+        site = Path(str(distribution.locate_file("")))
+        entries = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
+        yield from (site / entry for entry in entries)
+
+
+def _closure(requirements: Iterable[str]) -> set[str]:
+    """The names of the distributions that these requirements lead to."""
+    waiting = [Requirement(text) for text in requirements]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        requirement = waiting.pop()
+        for extra in {"", *requirement.extras}:
+            if (requirement.name, extra) not in seen:
+                seen.add((requirement.name, extra))
+                waiting += _below(requirement.name, extra)
+    return {name for name, _ in seen}
+
+
+def _below(name: str, extra: str) -> list[Requirement]:
+    lines = [Requirement(line) for line in metadata.requires(name) or ()]
+    return [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
 
 
 def foreign_wheel(folder: Path) -> Path:
@@ -62,13 +108,18 @@ def foreign_wheel(folder: Path) -> Path:
 
 def run(*command: object, cwd: Path | None = None, code: int = 0, **variables: str) -> str:
     """Run a command without the settings of this process; gives its output, standard error included."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("EFFECTS_", "PYTHON", "PYTEST_"))}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env={**kept, **variables}, timeout=380, check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [str(part) for part in command], cwd=cwd, env={**kept_variables(), **variables}, timeout=380, check=False,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == code, done.stdout
     return done.stdout
+
+
+def kept_variables() -> dict[str, str]:
+    """The environment variables of this process, without its settings."""
+    left_out = ("EFFECTS_", "PYTHON", "PYTEST_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
 
 
 def _installed() -> list[Path]:

@@ -1,7 +1,7 @@
 """Amazon SES: `POST /v2/email/outbound-emails` with our own bytes. It knows no idempotency keys, and cannot be asked.
 
-Needs the extra `effects-toolkit[ses]`: botocore finds credentials and signs; the request goes over our own client. The
-message carries the tag `effects_message`, by which its events are recognised.
+Needs the extra `effects-toolkit-email[ses]`: botocore finds credentials and signs; the request goes over our own
+client. The message carries the tag `effects_message`, by which its events are recognised.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def open_url(url: TransportURL) -> HttpTransport:
     try:
         from effects_email.transport.ses_signing import CredentialsSource  # noqa: PLC0415 - an extra
     except ImportError:
-        url.refuse("needs the extra ses: pip install 'effects-toolkit[ses]'")
+        url.refuse("needs the extra ses: pip install 'effects-toolkit-email[ses]'")
     region, configuration_set = url.option("region", "") or "", url.option("configuration_set")
     if url.host or url.port or url.path not in ("", "/") or (url.user is None) != (url.password is None):
         url.refuse("is ses:?region=… or ses://ACCESS_KEY:SECRET@?region=…")

@@ -136,7 +136,7 @@ def _isal() -> Compressor:
         from isal import isal_zlib  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigurationError(
-            "this report was planned by a worker with ISA-L: pip install 'effects-toolkit[isal]'"
+            "this report was planned by a worker with ISA-L: pip install 'effects-toolkit-reports[isal]'"
         ) from error
     return IsalOrZlib(lambda: isal_zlib.compressobj(ISAL_LEVEL, isal_zlib.DEFLATED, _GZIP_WINDOW))
 
@@ -157,7 +157,8 @@ def _zstd_maker() -> Callable[[], Any]:
     try:
         import zstandard  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigurationError("reports in zstd need a compressor: pip install 'effects-toolkit[zstd]'") from error
+        text = "reports in zstd need a compressor: pip install 'effects-toolkit-reports[zstd]'"
+        raise ConfigurationError(text) from error
     return lambda: zstandard.ZstdCompressor(ZSTD_LEVEL).compressobj()
 
 

@@ -180,7 +180,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return duckdb.connect(config=settings)
         except ImportError as error:
-            text = "a report over files needs DuckDB: pip install 'effects-toolkit[duckdb]'"
+            text = "a report over files needs DuckDB: pip install 'effects-toolkit-reports[duckdb]'"
             raise ConfigurationError(text) from error
 
     def _prepare(self, connection: Any, paths: Mapping[str, Sequence[Path]]) -> None:

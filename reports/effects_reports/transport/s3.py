@@ -1,6 +1,6 @@
 """Requests to a bucket: signed by botocore, sent over our own connections, each within its time.
 
-Needs the extra `effects-toolkit[buckets]`. Nothing here judges an answer.
+Needs the extra `effects-toolkit-reports[buckets]`. Nothing here judges an answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ try:
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 except ImportError as error:
-    raise ConfigurationError("delivery into buckets needs a signer: pip install 'effects-toolkit[buckets]'") from error
+    text = "delivery into buckets needs a signer: pip install 'effects-toolkit-reports[buckets]'"
+    raise ConfigurationError(text) from error
 
 REQUEST_SECONDS = 120.0
 ANSWER_BYTES_MAX = 64 * 1024

@@ -34,7 +34,7 @@ def check_installed() -> None:
     try:
         _import()
     except ImportError as error:
-        raise ConfigurationError("typed files need pyarrow: pip install 'effects-toolkit[parquet]'") from error
+        raise ConfigurationError("typed files need pyarrow: pip install 'effects-toolkit-reports[parquet]'") from error
 
 
 def _import() -> None:
