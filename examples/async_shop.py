@@ -1,6 +1,6 @@
 """A small shop in async code: FastAPI, an AsyncSession, and effects in the same transaction.
 
-pip install '.[examples]' uvicorn  # in the checkout
+pip install '.[examples]' ./webhooks uvicorn  # in the checkout
 effects --app async_shop:effects init
 uvicorn async_shop:web                      # the shop
 effects --app async_shop:effects work       # in another terminal

@@ -1,6 +1,6 @@
 """A small shop: FastAPI, SQLAlchemy, and effects in the same transaction.
 
-pip install '.[examples]' uvicorn  # in the checkout
+pip install '.[examples]' ./webhooks uvicorn  # in the checkout
 effects --app shop:effects init
 uvicorn shop:web                      # the shop
 effects --app shop:effects work       # in another terminal

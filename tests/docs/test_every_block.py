@@ -20,7 +20,7 @@ PAGES = sorted(
     path.relative_to(ROOT) for pattern in ("*.md", "docs/*.md", "*/README.md") for path in ROOT.glob(pattern)
 )
 FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONSOLE_ELSEWHERE = ("$ pip install ", "$ python -m venv ")  # tests/install installs the wheel
+CONSOLE_ELSEWHERE = ("$ pip install ", "$ python -m venv ")  # tests/install installs the wheels
 # Page and language → the test that runs it, types it, or compares it with what happens.
 ELSEWHERE = {
     ("README.md", "py"): "tests/docs/test_documents.py",
