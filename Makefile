@@ -20,6 +20,12 @@ $(VENV)/.distributions: $(VENV)/.made pyproject.toml $(PACKAGES:%=%/pyproject.to
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable . $(PACKAGES:%=--editable ./%)
 	touch $@
 
+# The core and the packages, built by the environment's own hatchling: an isolated one for each would take seconds.
+$(VENV)/.distributions: $(VENV)/.made pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+	$(BIN)/python -m pip install --quiet hatchling
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable . $(PACKAGES:%=--editable ./%)
+	touch $@
+
 # One stamp for each set of extras: a target installs only what it uses.
 $(VENV)/.%: $(VENV)/.distributions
 	$(BIN)/python -m pip install --quiet 'effects-toolkit[$*]' $(PACKAGES:%=effects-toolkit-%)
