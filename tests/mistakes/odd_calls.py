@@ -74,7 +74,8 @@ def calls(app: Effects) -> list[Call]:
     core.enqueue("scripted", {}, key="ended", effects=app)
     core.cancel(key="ended", actor="ann", effects=app)
     endpoint = webhooks.add_endpoint(URL, effects=app)
-    secret = webhooks.rotate_secret(endpoint.id, effects=app)
+    webhooks.rotate_secret(endpoint.id, effects=app)
+    secret = webhooks.list_secrets(endpoint.id, effects=app)[-1]
     event = webhooks.deliver_webhook(webhooks.WebhookEvent("order.paid", {}, key="paid"), effects=app)
     withdrawn = webhooks.deliver_webhook(webhooks.WebhookEvent("order.paid", {}, key="withdrawn"), effects=app)
     webhooks.cancel_delivery(withdrawn.event_id, endpoint.id, actor="ann", effects=app)

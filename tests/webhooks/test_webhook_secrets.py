@@ -8,6 +8,7 @@ import threading
 import pytest
 import standardwebhooks
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from effects import Effects
 from effects.worker import Worker
@@ -108,6 +109,29 @@ def test_at_most_three_sign_at_once(shop: Effects) -> None:
     ]  # the ended one is gone
     rotate_secret(endpoint.id, overlap_seconds=0, effects=shop)  # a leak may always be ended
     assert next(secret.signs for secret in list_secrets(endpoint.id, effects=shop))
+
+
+def test_a_refused_rotation_leaves_the_secrets_as_they_were(shop: Effects) -> None:
+    """In a transaction of the app's, too, which commits what it has done besides."""
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    for _ in range(2):
+        rotate_secret(endpoint.id, effects=shop)
+    before = list_secrets(endpoint.id, effects=shop)
+    with Session(shop.engine) as session, session.begin(), pytest.raises(EndpointInvalid, match="expire one"):
+        rotate_secret(endpoint.id, session=session, effects=shop)
+    assert list_secrets(endpoint.id, effects=shop) == before
+
+
+def test_the_secret_that_is_to_stay_cannot_be_ended(shop: Effects) -> None:
+    """After the overlap of those before it nothing could be signed."""
+    endpoint = add_endpoint("http://127.0.0.1:9/", effects=shop)
+    wrong = rotate_secret(endpoint.id, effects=shop)
+    with pytest.raises(EndpointInvalid, match=r"only secret without an end.*rotate first"):
+        expire_secret(wrong.id, effects=shop)
+    right = rotate_secret(endpoint.id, effects=shop)
+    expire_secret(wrong.id, effects=shop)
+    shop.store.shift_clock(2 * DAY)
+    assert [secret.id for secret in list_secrets(endpoint.id, effects=shop) if secret.signs] == [right.id]
 
 
 def test_neither_the_last_secret_nor_an_ended_one_can_be_ended(shop: Effects) -> None:

@@ -96,9 +96,9 @@ def rotate_secret(
     with app.writing(session) as connection:
         if not table.lock(app.store, connection, endpoint_id, owner):
             raise no_endpoint(endpoint_id)
-        table.expire_secrets(app.store, connection, endpoint_id, overlap_seconds)
         if overlap_seconds and len(_signing(app, connection, endpoint_id, owner)) >= SIGNING_MAX:
             raise EndpointInvalid(f"{SIGNING_MAX} secrets sign already; expire one of them first")
+        table.expire_secrets(app.store, connection, endpoint_id, overlap_seconds)
         table.insert_secret(app.store, connection, secret_id=secret_id, endpoint_id=endpoint_id, sealed=sealed)
         detail = {"endpoint": endpoint_id, "overlap_seconds": overlap_seconds}
         note_endpoint(
@@ -147,7 +147,7 @@ def expire_secret(
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> None:
-    """End a secret now, before its overlap does. The one that is left signs alone.
+    """End a secret now, before its overlap does. Those that are left sign on.
 
     Args:
         secret_id: of the secret, as `list_secrets` has it.
@@ -158,7 +158,7 @@ def expire_secret(
 
     Raises:
         EndpointNotFound: there is no such secret.
-        EndpointInvalid: it has ended already, or it is the only one that signs: rotate instead.
+        EndpointInvalid: it has ended already, or all others end by themselves, so that none would sign: rotate first.
     """
     app = app_of(effects, session)
     owner = tenant_filter(tenant)
@@ -171,6 +171,11 @@ def expire_secret(
             raise EndpointInvalid(f"{secret_id} has ended already")
         if len(signing) == 1:
             raise EndpointInvalid(f"{secret_id} is the only secret that signs; rotate instead, with an overlap of 0")
+        if signing[secret_id] is None and list(signing.values()).count(None) == 1:
+            raise EndpointInvalid(
+                f"{secret_id} is the only secret without an end, and none would sign once the others have ended; "
+                "rotate first and then expire it"
+            )
         table.expire_secret(app.store, connection, secret_id)
         note_endpoint(
             app, connection, _EXPIRE, endpoint_id, subject=secret_id, actor=actor, reason=reason,
@@ -179,5 +184,7 @@ def expire_secret(
     _log.info("webhook.secret_expired", extra={"endpoint": endpoint_id, "secret": secret_id})
 
 
-def _signing(app: Effects, connection: Connection, endpoint_id: str, owner: str | None) -> list[str]:
-    return [row.id for row in table.secrets(app.store, connection, endpoint_id, owner) if not row.expired]
+def _signing(app: Effects, connection: Connection, endpoint_id: str, owner: str | None) -> dict[str, float | None]:
+    """The secrets that sign now, and when each of them ends."""
+    rows = table.secrets(app.store, connection, endpoint_id, owner)
+    return {row.id: row.expires_at for row in rows if not row.expired}
