@@ -223,6 +223,19 @@ def test_an_ordered_endpoint_whose_transaction_commits_later_gets_no_earlier_eve
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_an_endpoint_that_is_younger_than_the_apps_transaction_gets_its_event(shop: Effects, rows: Rows) -> None:
+    """It was there as the event was written, whose transaction had begun earlier."""
+    add_many(shop)
+    with Session(shop.engine) as session, session.begin():
+        session.execute(text("SELECT 1"))
+        younger = add_endpoint(NOWHERE, effects=shop)
+        receipt = deliver_webhook(WebhookEvent(CREATED, {}), session=session, effects=shop)
+    drain(shop)
+    assert younger.id in endpoints_of(rows, receipt.event_id)
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("size", [3, 4], ids=["one page", "two pages"])
 def test_an_endpoint_that_becomes_ordered_misses_nothing(shop: Effects, rows: Rows, size: int) -> None:
     add_many(shop, size=size)

@@ -120,6 +120,13 @@ class Sql:
         return f"({SQLITE_NOW} + {int(self.shift_seconds * 1000)})"
 
     @property
+    def statement_now(self) -> str:
+        """The clock as the statement begins, where `now` is that of the transaction, which an app may have begun long
+        before.
+        """
+        return self.now.replace(POSTGRES_NOW, "statement_timestamp()")
+
+    @property
     def next_token(self) -> str:
         """The row's `lease_token` raised by a random step of 1 to 2^40, drawn for each row.
 

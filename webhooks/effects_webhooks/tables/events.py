@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 
 from effects.extend import Sql, Store, as_json
@@ -51,11 +51,12 @@ def active_endpoints(store: Store, connection: Connection, tenants: set[str]) ->
 
 def insert_events(store: Store, connection: Connection, rows: Sequence[EventRow]) -> set[str]:
     """Insert events whose id and key are free, and return them. The bytes are bound as bytes: text would pass
-    through an encoding on its way.
+    through an encoding on its way. Each is later than all endpoints that it may have found.
     """
     dialect = postgresql if store.is_postgresql else sqlite
     table = store.tables["webhook_events"]
-    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c.id)
+    insert = dialect.insert(table).values(created_at=literal_column(store.sql.statement_now))
+    statement = insert.on_conflict_do_nothing().returning(table.c.id)
     result = connection.execute(statement, [msgspec.structs.asdict(row) for row in rows])
     return {row.id for row in result}
 
