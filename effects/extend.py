@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
     from effects.sealing import SealedColumn, seal_payload
     from effects.sessions.asynchronous import AnyAsyncSession, in_async
-    from effects.sessions.joining import AnySession
+    from effects.sessions.joining import AnySession, commits_alone
     from effects.signing import (
         HEADER_PREFIX,
         SECRET_PREFIX,
@@ -149,7 +149,7 @@ else:
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
             "effects.sealing": "SealedColumn, seal_payload",
             "effects.sessions.asynchronous": "AnyAsyncSession, in_async",
-            "effects.sessions.joining": "AnySession",
+            "effects.sessions.joining": "AnySession, commits_alone",
             "effects.signing": (
                 "HEADER_PREFIX, SECRET_PREFIX, TOLERANCE_SECONDS, decode_secret, generate_secret, parse_secret, "
                 "sign, verify, verify_with"
@@ -269,6 +269,7 @@ __all__ = [
     "clip",
     "code_of",
     "columns_of",
+    "commits_alone",
     "connect_on_loop",
     "content_length",
     "create_engine",

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
+from effects import ConfigurationError
 from effects.web_apps import BODY_BYTES_MAX
 from effects_webhooks import SecretInvalid, generate_secret, sign
 from effects_webhooks.receiver import Event, Receiving, SeenMessages, asgi_app, wsgi_app
@@ -110,6 +111,19 @@ def test_a_failed_message_is_rolled_back_and_accepted_again(shop: Shop, post: Po
     shop.fail = 1
     assert [post(signed(), BODY) for _ in range(3)] == [500, 204, 204]
     assert shop.rows == ["msg_1"]
+
+
+def test_an_engine_that_commits_each_statement_is_refused(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    """A message whose handler failed would be remembered as handled, and its repeat be answered with success."""
+    seen = SeenMessages(engine.execution_options(isolation_level="AUTOCOMMIT"))
+    with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        seen.create()
+    SeenMessages(engine).create()
+    handled: list[Event] = []
+    receiving = Receiving(lambda event, connection: handled.append(event), secrets=[SECRET], seen=seen)
+    assert [receiving.take(signed(), BODY) for _ in range(2)] == [500, 500]
+    assert handled == []
+    assert "AUTOCOMMIT" in caplog.records[-1].__dict__["error"]
 
 
 # Made when the test runs, not when it is collected: a long run would make the early one fresh.

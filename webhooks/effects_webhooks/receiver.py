@@ -24,7 +24,17 @@ from typing import Any, TypeAlias
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Text, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.extend import TOLERANCE_SECONDS, SecretInvalid, SignatureInvalid, parse_secret, verify, web_apps
+from effects import ConfigurationError
+from effects.extend import (
+    TOLERANCE_SECONDS,
+    SecretInvalid,
+    SignatureInvalid,
+    commits_alone,
+    error_reason,
+    parse_secret,
+    verify,
+    web_apps,
+)
 
 _METHODS = ("POST",)
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
@@ -60,14 +70,24 @@ class SeenMessages:
         )  # fmt: skip
 
     def create(self) -> None:
-        """Create the table where it is missing."""
-        self.table.create(self.engine, checkfirst=True)
+        """Create the table where it is missing.
+
+        Raises:
+            ConfigurationError: the engine commits each statement by itself.
+        """
+        with self.engine.begin() as connection:
+            _refuse_autocommit(connection)
+            self.table.create(connection, checkfirst=True)
 
     def first(self, connection: Connection, message_id: str) -> bool:
         """Whether this id was not seen before; it is now, once the transaction commits.
 
         A repeat that comes meanwhile waits for that transaction.
+
+        Raises:
+            ConfigurationError: there is no transaction; nothing was written.
         """
+        _refuse_autocommit(connection)
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         row = {"id": message_id, "seen_at": datetime.now(UTC)}
         statement = dialect.insert(self.table).values(row).on_conflict_do_nothing().returning(self.table.c.id)
@@ -78,6 +98,14 @@ class SeenMessages:
         oldest = datetime.now(UTC) - timedelta(days=keep_days)
         with self.engine.begin() as connection:
             return connection.execute(delete(self.table).where(self.table.c.seen_at < oldest)).rowcount
+
+
+def _refuse_autocommit(connection: Connection) -> None:
+    if commits_alone(connection):
+        raise ConfigurationError(
+            "the engine of SeenMessages commits each statement by itself (AUTOCOMMIT): a message whose handler failed "
+            "would count as handled. Give it an engine with transactions"
+        )
 
 
 class Receiving:
@@ -126,7 +154,7 @@ class Receiving:
                 if self._seen.first(connection, message_id):
                     self._handle(event, connection)
         except Exception as error:
-            _log.error("webhook.handler_failed", extra={"message_id": message_id, "error": type(error).__name__})
+            _log.error("webhook.handler_failed", extra={"message_id": message_id, "error": error_reason(error)})
             return 500
         return 204
 
