@@ -38,6 +38,14 @@ def test_init_twice_is_init_once(empty: Effects) -> None:
     revisions.check(empty.store)
 
 
+def test_a_schema_that_is_there_needs_no_right_to_create_one(postgresql_server: str) -> None:
+    with databases.postgresql_database(postgresql_server) as url:
+        databases.plain_role(url)
+        app = Effects(databases.as_plain_role(url), schema=databases.PLAIN_ROLE, job_types=[Scripted()])
+        assert "core_0001" in migrate.init(app.store)
+        app.dispose()
+
+
 def ours(thing: Any, name: str | None, kind: str, *_: Any) -> bool:
     return kind != "table" or (str(name).startswith("effects_") and name != revisions.VERSION_TABLE)
 

@@ -243,6 +243,9 @@ def _holder(store: Store) -> str:
 # -- Alembic ---------------------------------------------------------------------------------------------
 
 
+_SCHEMA_EXISTS = text("SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = :schema)")
+
+
 @contextmanager
 def _within(connection: Connection, schema: str | None) -> Iterator[None]:
     """Make names without a schema mean this one, and then again what they meant before."""
@@ -250,7 +253,8 @@ def _within(connection: Connection, schema: str | None) -> Iterator[None]:
         yield
         return
     before = connection.scalar(text("SELECT current_setting('search_path')"))
-    connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
+    if not connection.scalar(_SCHEMA_EXISTS, {"schema": schema}):  # IF NOT EXISTS asks for the right to create first
+        connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
     connection.execute(text(f'SET LOCAL search_path TO "{schema}"'))
     yield  # after an error the transaction takes no further statement, and its end takes the setting back
     connection.execute(text("SELECT set_config('search_path', :path, true)"), {"path": before})
