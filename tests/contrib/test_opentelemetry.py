@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExpor
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanKind, StatusCode, Tracer
 from sqlalchemy.orm import Session
 
 from effects import Attempt, Effects, EnqueueError, NewJob, UnknownJobType, enqueue, enqueue_async, enqueue_many
@@ -228,6 +228,30 @@ def test_telemetry_that_fails_harms_no_job(app: Effects, caplog: pytest.LogCaptu
     instrument(app, tracer_provider=provider)
     enqueue("scripted", {}, effects=app)
     assert Worker(app).drain().counts == {"succeeded": 1}
+    assert "telemetry.failed" in caplog.text
+
+
+class Full(NonRecordingSpan):
+    def set_attribute(self, key: str, value: Any) -> None:
+        raise RuntimeError("no room")
+
+
+class FullTracer(Tracer):
+    def start_span(self, *arguments: Any, **options: Any) -> Full:
+        return Full(INVALID_SPAN_CONTEXT)
+
+    start_as_current_span: Any = None
+
+
+class FullProvider(trace.TracerProvider):
+    def get_tracer(self, *arguments: Any, **options: Any) -> FullTracer:
+        return FullTracer()
+
+
+def test_a_job_that_is_written_is_no_error_where_its_span_is(app: Effects, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever enqueues would repeat the call."""
+    instrument(app, tracer_provider=FullProvider())
+    assert enqueue("scripted", {}, effects=app).job_id == 1
     assert "telemetry.failed" in caplog.text
 
 

@@ -133,10 +133,13 @@ class _Sending:
         return lambda: contexts.detach(token)
 
     def note_ids(self, ids: Sequence[int]) -> None:
-        if len(ids) == 1:
-            self._span.set_attribute("messaging.message.id", str(ids[0]))
-        else:
-            self._span.set_attribute("messaging.batch.message_count", len(ids))
+        try:
+            if len(ids) == 1:
+                self._span.set_attribute("messaging.message.id", str(ids[0]))
+            else:
+                self._span.set_attribute("messaging.batch.message_count", len(ids))
+        except Exception as failure:  # the jobs are written
+            self._telemetry.failed(failure)
 
     def end(self, error: BaseException | None) -> None:
         try:
