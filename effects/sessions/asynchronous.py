@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -136,5 +137,7 @@ async def _to_its_end(call: Coroutine[Any, Any, Result]) -> Result:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        while not running.done():
+            with suppress(asyncio.CancelledError):  # of whoever cancels once more; it is raised in the end
+                await asyncio.wait([running])
         raise
