@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from effects import Job
 from effects.extend import Store
-from effects_webhooks.retry_rules import Overrides
+from effects_webhooks.retry_rules import Overrides, overrides_of
 from effects_webhooks.tables import events as table
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _addressees(store: Store, connection: Connection, endpoint_ids: set[str]) ->
     return {
         row.id: Addressee(
             row.tenant, row.url, row.status == "active", secrets[row.id], row.profile,
-            msgspec.json.decode(row.overrides, type=dict[str, str]), row.headers, bool(row.failing),
+            overrides_of(row.overrides), row.headers, bool(row.failing),
         )
         for row in table.addresses(store, connection, endpoint_ids)
     }  # fmt: skip

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from effects import FixedSchedule, RetryPolicy
 from effects.extend import DAY_SECONDS, shown
@@ -175,6 +177,12 @@ def pause_seconds(status: int | None, rule: Rule, hint: float | None) -> float |
     if rule.hint and hint is not None:
         return hint or None  # Retry-After: 0 requests no pause
     return PAUSE_SECONDS.get(status) if rule.pause else None
+
+
+def overrides_of(stored: str) -> dict[str, str]:
+    """The overrides of an endpoint's row. What is no text there, written by hand, overrides nothing."""
+    decoded = msgspec.json.decode(stored, type=dict[str, Any])
+    return {name: retry_class for name, retry_class in decoded.items() if isinstance(retry_class, str)}
 
 
 def check_overrides(overrides: Mapping[str, str]) -> dict[str, str]:

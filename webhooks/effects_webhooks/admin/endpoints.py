@@ -25,7 +25,7 @@ from effects_webhooks.admin.endpoint_notes import note_endpoint
 from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
 from effects_webhooks.errors import EndpointInvalid, no_endpoint
 from effects_webhooks.request import patterns_of
-from effects_webhooks.retry_rules import Profile
+from effects_webhooks.retry_rules import Profile, overrides_of
 from effects_webhooks.routing import limit_key
 from effects_webhooks.sealed import seal_headers
 from effects_webhooks.state import state_of
@@ -245,7 +245,7 @@ def _endpoint(row: Row[Any]) -> Endpoint:
         description=row.description,
         tenant=row.tenant or None,
         profile=row.profile,
-        overrides=msgspec.json.decode(row.overrides, type=dict[str, str]),
+        overrides=overrides_of(row.overrides),
         ordering=row.ordering,
         has_headers=bool(row.has_headers),
         key=row.key,
