@@ -8,7 +8,6 @@ random 96-bit nonces, so a key serves up to 2³² values.)
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -177,7 +176,7 @@ def _parse(text: str) -> Iterator[tuple[str, bytes]]:
         seen.add(key_id)
         try:
             key = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
+        except ValueError:  # binascii.Error is one, and so is that of a text beyond ASCII
             raise ConfigurationError(f"EFFECTS_KEYS, entry {number} ({key_id}): the key is not base64") from None
         if len(key) != KEY_BYTES:
             raise ConfigurationError(

@@ -30,6 +30,7 @@ _FIELDS = {
 }  # fmt: skip
 
 _MINUTE = timedelta(minutes=1)
+_EARLIEST = datetime(2, 1, 1, tzinfo=UTC)  # no slot is looked for before: there would be no time to go back
 _SHIFT_MAX = timedelta(hours=3)  # no zone has turned its clock back by more since zones have rules
 _WINDOWS = tuple(timedelta(hours=1) * 4**power for power in range(11))  # 1 h … 120 years
 
@@ -67,7 +68,7 @@ class Cron:
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The slots later than `moment`, oldest first, without end."""
-        start = moment.astimezone(self._zone).replace(tzinfo=None)
+        start = max(moment, _EARLIEST).astimezone(self._zone).replace(tzinfo=None)
         slots = self._fixed(start) if self._is_fixed else self._elapsed(start)
         return (slot for slot in slots if slot > moment)
 

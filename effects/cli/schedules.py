@@ -130,6 +130,8 @@ def _mapping(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise click.UsageError(f"--payload is not JSON: {error}") from None
+    except RecursionError:
+        raise click.UsageError("--payload is nested too deeply") from None
     if not isinstance(value, dict):
         raise click.UsageError("--payload must be a JSON object")
     return value

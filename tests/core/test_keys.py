@@ -92,6 +92,7 @@ def test_without_a_sealing_key_nothing_is_stored_in_clear(text: str) -> None:
         (f"{'x' * 33}={A}", "entry 1: give id=base64"),
         (f"a={A},a={B}", "entry 2: give id=base64"),
         (f"a={A},b=!!!", "entry 2 \\(b\\): the key is not base64"),
+        (f"a={A},b=ключ", "entry 2 \\(b\\): the key is not base64"),
         ("a=c2hvcnQ=", "entry 1 \\(a\\): 5 bytes; a key has 32"),
     ],
 )

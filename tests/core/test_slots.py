@@ -117,6 +117,12 @@ def test_the_leap_day() -> None:
     assert last == [31, 29, 31]
 
 
+def test_a_schedules_row_may_hold_the_first_year() -> None:
+    """Whoever wrote it stops no other schedule: the worker looks at all of them in one round."""
+    slot = next(Cron("0 6 * * *", "America/New_York").after(datetime(1, 1, 1, tzinfo=UTC)))
+    assert slot.year == 2
+
+
 def test_the_slot_before() -> None:
     weekly = Cron("0 6 * * MON")
     assert weekly.before(datetime(2026, 11, 23, 6, tzinfo=UTC)) == datetime(2026, 11, 16, 6, tzinfo=UTC)

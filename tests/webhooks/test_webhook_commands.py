@@ -105,6 +105,7 @@ def test_the_secret_is_shown_once(run: Run) -> None:
         (("send", "--type", "order.paid"), "--data"),
         (("send", "--type", "order.paid", "--data", "{"), "JSON"),
         (("send", "--type", "order.paid", "--data", "[1]"), "object"),
+        (("send", "--type", "order.paid", "--data", "[" * 100_000), "deep"),
         (("send", "--type", "order paid", "--data", "{}"), "dotted"),
         (("send", "--type", "order.paid", "--data", '{"a": NaN}'), "NaN"),
         (("send", "--file", "/does/not/exist"), "No such file"),
@@ -299,7 +300,8 @@ def test_an_endpoint_is_changed(run: Run) -> None:
     assert (details["url"], details["overrides"], details["profile"]) == (
         "http://127.0.0.1:9/new", {"5xx": "short"}, "patient",
     )  # fmt: skip
-    for wrong in (["--retry", "404"], ["--retry", "404=ever"], ["--header", "Host: x"], ["--header", "x"]):
+    for wrong in (["--retry", "404"], ["--retry", "404=ever"], ["--header", "Host: x"], ["--header", "x"],
+                  ["--header", "X-Team: a", "--header", "X-Team: b"]):  # fmt: skip
         assert run("endpoints", "change", endpoint, *wrong).exit_code == 2
 
 

@@ -44,14 +44,17 @@ def endpoints() -> None:
 _SHOWN_ONCE = "Give the secret to the partner now: it is shown only once."
 
 
-def _pairs(name: str, sep: str, values: Sequence[str]) -> dict[str, str] | None:
+def _pairs(option: str, sep: str, values: Sequence[str]) -> dict[str, str] | None:
     """`404=full`, `X-Team: billing` → a mapping; None if there are none."""
-    pairs = {}
+    pairs: dict[str, str] = {}
     for value in values:
         left, middle, right = value.partition(sep)
+        name = left.strip()
         if not middle:
-            raise EndpointInvalid(f"{name} is written NAME{sep}VALUE")
-        pairs[left.strip()] = right.strip()
+            raise EndpointInvalid(f"{option} is written NAME{sep}VALUE")
+        if name in pairs:
+            raise EndpointInvalid(f"{option} {name} is given twice")
+        pairs[name] = right.strip()
     return pairs or None
 
 

@@ -89,6 +89,8 @@ def _object(data: str) -> dict[str, Any]:
         document = json.loads(data)
     except ValueError as error:
         raise EventInvalid(f"--data is not JSON: {error}") from None
+    except RecursionError:
+        raise EventInvalid("--data is nested too deeply") from None
     if not isinstance(document, dict):
         raise EventInvalid("--data must be a JSON object, such as '{\"id\": 1}'")
     return document
