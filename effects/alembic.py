@@ -51,8 +51,8 @@ def newest_revisions() -> list[str]:
 def upgrade(op: HasContext, *, to: Iterable[str], schema: str | None = None) -> None:
     """Create the tables of effects, or migrate them, within the app's own revision and transaction.
 
-    What the database already has, by `effects init` or an earlier revision, stays. A rollback takes all of it back
-    where the driver has transactional DDL, as PostgreSQL's has.
+    What the database already has, by `effects init` or an earlier revision, stays. A rollback takes all of it back, on
+    SQLite too, where the transaction begins here at the latest.
 
     Args:
         op: `alembic.op`.

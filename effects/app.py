@@ -35,18 +35,12 @@ from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of
 from effects.sessions.forgotten import check_not_forgotten, watch
-from effects.sessions.joining import (
-    AnySession,
-    begin_to_write,
-    hint_after_commit,
-    joined,
-    refuse_missing_tables,
-)
+from effects.sessions.joining import AnySession, hint_after_commit, joined, refuse_missing_tables
 from effects.settings import Settings
 from effects.storage import Storage, open_storage
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
-from effects.store.db.store import Store, TableBuilder
+from effects.store.db.store import Store, TableBuilder, begin_to_write
 from effects.store.queue.table_ledger import CORE_LEDGER
 from effects.telemetry import Telemetry
 

@@ -146,18 +146,6 @@ def refuse_autocommit(connection: Connection) -> None:
         )
 
 
-def begin_to_write(connection: Connection) -> None:
-    """On SQLite, begin the caller's transaction where it has not yet, as Python does before an INSERT.
-
-    Before a SAVEPOINT it does not, and the savepoint's release would commit. The file's lock is waited for here: a
-    transaction that begins by reading is refused it at once where another one has written meanwhile.
-    """
-    if connection.dialect.name == "sqlite":
-        driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
 def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[str]) -> bool:
     """Wake workers once the caller has committed, if they need it.
 

@@ -182,11 +182,10 @@ def test_one_package_alone(app: Effects, project: Project) -> None:
 
 
 def test_a_failing_revision_takes_it_back(app: Effects, project: Project) -> None:
-    if not app.store.is_postgresql:
-        pytest.skip("Python's SQLite driver commits before DDL, unless the app tells it not to")
     with pytest.raises(RuntimeError, match="of the app"):
         command.upgrade(project(then="raise RuntimeError('of the app')"), "head")
-    assert tables(app, app.store.schema) == set()
+    before = set() if app.store.is_postgresql else {"shop_first"}  # Python begins no transaction before DDL
+    assert tables(app, app.store.schema) - {"alembic_version"} == before
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,19 @@ def whole_transaction(connection: Connection, begin: str) -> Iterator[None]:
         raise
 
 
+def begin_to_write(connection: Connection) -> None:
+    """On SQLite, begin the caller's transaction where it has not yet, as Python does before an INSERT.
+
+    Before a SAVEPOINT it does not, and the savepoint's release would commit; nor before a CREATE TABLE. The file's lock
+    is waited for here: a transaction that begins by reading is refused it at once where another one has written
+    meanwhile.
+    """
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
 @contextmanager
 def any_text(connection: Connection) -> Iterator[None]:
     """On SQLite, read texts that are not UTF-8 too, with U+FFFD for what cannot be decoded; meanwhile only.

@@ -25,7 +25,7 @@ from effects.crashpoints import point
 from effects.errors import SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
 from effects.store.db.faults import is_cancelled
 from effects.store.db.revisions import VERSION_TABLE, branch_of, folders, newer_ones, newest, number_of
-from effects.store.db.store import Store
+from effects.store.db.store import Store, begin_to_write
 from effects.store.migrations.code_support import note_support, refuse_older_workers
 from effects.store.migrations.online import build_beside_workers
 
@@ -79,6 +79,7 @@ def upgrade(connection: Connection, schema: str | None, to: Collection[str]) -> 
         SchemaMismatch: as `init`.
         ConfigurationError: one of them builds an index beside workers: `effects init` first.
     """
+    begin_to_write(connection)
     with _within(connection, schema):
         if connection.dialect.name == "postgresql":
             _wait_for_other_inits(connection)
