@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -22,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from effects import Effects, EnqueueError, NewJob, SchemaMismatch, enqueue, enqueue_many, enqueue_many_async, status
+from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.support import databases
 from tests.support.callers import EFFECTS, KEYS, KINDS, Caller, RollBackError, act, be_killed, orders, shop
@@ -276,6 +278,22 @@ def test_a_call_that_reads_before_it_writes_is_not_refused_the_lock(app: Effects
         deliver_webhook(WebhookEvent("order.placed", {}), session=connection, effects=app)
         connection.commit()
     assert len(rows(app, "jobs")) == 1
+
+
+@SQLITE
+def test_an_app_may_have_python_convert_columns_of_json(
+    app: Effects, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `sqlite3.register_converter`, which holds for the process; on the app's engine the worker's reads, too."""
+    monkeypatch.setitem(sqlite3.converters, "JSON", json.loads)
+    options = {"detect_types": sqlite3.PARSE_DECLTYPES}
+    with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"), **options)) as connection:
+        assert len(deliver_webhook(WebhookEvent("order.placed", {}), session=connection, effects=app).deliveries) == 1
+        connection.rollback()
+    own = Effects(engine=sa.create_engine(database_url, connect_args=options), job_types=[Scripted()])
+    enqueue("scripted", {"name": "x"}, effects=own)
+    assert Worker(own).drain().counts == {"succeeded": 1}
+    own.dispose()
 
 
 @SQLITE

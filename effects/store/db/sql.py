@@ -287,8 +287,8 @@ class Sql:
         return f"{alias}.{column}" if self.postgresql else column
 
     def json_text(self, expression: str) -> str:
-        """A stored JSON column as text."""
-        return f"CAST({expression} AS text)" if self.postgresql else f"{expression}"
+        """A stored JSON column as text: on SQLite, too, where an app may have Python convert columns that say JSON."""
+        return f"CAST({expression} AS text)"
 
     def joined(self, column: str, separator: int) -> str:
         """The texts of a stored JSON column in one, with the character of that code between them."""
