@@ -12,19 +12,20 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
-Action: TypeAlias = Callable[[], None]
+Notify: TypeAlias = Callable[[frozenset[str]], object]
 _PENDING = "effects.after_commit"  # in the `info` of a session, or of a driver's connection
 _COMMITTING = "effects.committing"
 
 
-def after_commit(committing: Session | Connection, action: Action) -> None:
-    """Call `action` once the outermost transaction has committed; a rollback forgets it.
+def after_commit(committing: Session | Connection, notify: Notify, queues: frozenset[str]) -> None:
+    """Call `notify` with these queues once the outermost transaction has committed; a rollback forgets it.
 
-    After a Connection's commit: when it is closed, or begins its next transaction.
+    After a Connection's commit: when it is closed, or begins its next transaction. However many calls of a transaction
+    say the same, it is kept once.
     """
     if isinstance(committing, Connection):
         _watch(committing)
-    committing.info.setdefault(_PENDING, []).append(action)
+    committing.info.setdefault(_PENDING, {})[notify, queues] = None
 
 
 def _watch(connection: Connection) -> None:
@@ -41,8 +42,8 @@ def _watch(connection: Connection) -> None:
 @event.listens_for(Session, "after_commit")
 def _session_committed(session: Session) -> None:
     if _PENDING in session.info and not session.in_nested_transaction():
-        for action in session.info.pop(_PENDING):
-            action()
+        for notify, queues in session.info.pop(_PENDING):
+            notify(queues)
 
 
 @event.listens_for(Session, "after_rollback")
@@ -52,8 +53,8 @@ def _session_rolled_back(session: Session) -> None:
 
 
 def _connection_commits(connection: Connection) -> None:
-    if (actions := connection.info.pop(_PENDING, None)) is not None:
-        connection.info[_COMMITTING] = actions
+    if (pending := connection.info.pop(_PENDING, None)) is not None:
+        connection.info[_COMMITTING] = pending
 
 
 def _connection_rolled_back(connection: Connection) -> None:
@@ -72,5 +73,5 @@ def _checked_in(driver: object, record: Any) -> None:
 
 
 def _committed(info: dict[Any, Any]) -> None:
-    for action in info.pop(_COMMITTING, ()):
-        action()
+    for notify, queues in info.pop(_COMMITTING, ()):
+        notify(queues)

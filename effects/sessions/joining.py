@@ -152,11 +152,11 @@ def hint_after_commit(notifier: Notifier, session: AnySession, queues: Iterable[
     Returns:
         Whether they will be; False where the session cannot tell of its commit, so that they find the jobs by polling.
     """
-    names = set(queues)
+    names = frozenset(queues)
     committing = session_of(session)
     if isinstance(committing, Session | Connection):
         if notifier.enabled and names:
-            after_commit(committing, lambda: notifier.send(names))
+            after_commit(committing, notifier.send, names)
     elif is_of_django(committing) and committing.in_atomic_block:
         committing.on_commit(lambda: notifier.send(names), robust=True)
     else:

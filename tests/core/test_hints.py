@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from effects import Effects, enqueue, enqueue_async
 from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
+from effects.sessions.commits import _PENDING
 from effects.store.migrations import migrate
 from effects.worker import Worker
 from tests.peers.saboteur import Sabotage, Saboteur
@@ -83,6 +85,17 @@ def test_a_commit_of_a_session_is_notified(listener: Listener) -> None:
         enqueue("scripted", {}, queue="a", session=session, effects=listener.app)
         enqueue("scripted", {}, queue="b", session=session, effects=listener.app)
     assert set().union(*listener.heard()) == {"a", "b", LAST}
+
+
+@pytest.mark.parametrize("kind", [Session, Engine.connect], ids=["Session", "Connection"])
+def test_many_calls_of_a_transaction_are_remembered_as_one(listener: Listener, kind: Any) -> None:
+    """A loop that enqueues a million jobs keeps as little in memory as one that enqueues ten."""
+    with kind(listener.app.engine) as session:
+        for _ in range(3):
+            enqueue("scripted", {}, queue="a", session=session, effects=listener.app)
+        assert len(session.info[_PENDING]) == 1
+        session.commit()
+    assert set().union(*listener.heard()) == {"a", LAST}
 
 
 @pytest.mark.slow
