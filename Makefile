@@ -8,7 +8,7 @@ PACKAGES := email webhooks reports
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-all check crash failover soak bench bench-fairness bench-upkeep bench-reports bench-pages bench-long clean
+.PHONY: docs demo test test-all check crash failover soak bench bench-costs bench-fairness bench-upkeep bench-reports bench-pages bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,10 @@ soak: $(VENV)/.test
 bench: $(VENV)/.bench
 	-command -v npm >/dev/null && npm install --silent --no-save --prefix $(VENV)/node graphile-worker@0.17.3
 	$(BIN)/python -m benchmarks
+
+# Where the time goes.
+bench-costs: $(VENV)/.bench
+	$(BIN)/python -m benchmarks --group costs
 
 # What jobs of one key, group or partner cost those of others.
 bench-fairness: $(VENV)/.bench

@@ -24,7 +24,7 @@ from benchmarks.systems import ours
 from effects import Effects, enqueue
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SETTLE_SECONDS, IDLE_SECONDS = 12.0, 20.0  # threads of the start end after 10 s
+SETTLE_SECONDS, IDLE_SECONDS = 12.0, 15.0  # threads of the start end after 10 s
 CPU, STATEMENTS, THREADS, LISTENING = "% of a core", "statements/s", "threads", "listening"
 BOUNDS = {CPU: 0.2, STATEMENTS: 2.0, THREADS: 8.0, LISTENING: 1.0}
 COMMITTERS, SLICE_SECONDS, SLICES = 64, 1.0, 30
