@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.apps import apps
+from django.core.management import CommandError, call_command
 
 from effects.contrib.django.management.commands.effects import Command
 
@@ -17,8 +18,8 @@ def test_a_project_without_its_effects_is_an_error_in_one_line(
         raise LookupError(label)
 
     monkeypatch.setattr(apps, "get_app_config", missing)
-    with pytest.raises(SystemExit) as end:
-        Command().run_from_argv(["manage.py", "effects", "status"])
-    assert end.value.code == 2
+    with pytest.raises(CommandError) as end:
+        call_command(Command(), "status")
+    assert end.value.returncode == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the project's Effects is there once Django is set up")

@@ -202,7 +202,7 @@ def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, p
     with store.begin() as connection:
         stored = store.sql.bound("value", "json")
         altered = text(f"UPDATE {store.sql.webhook_endpoints} SET overrides = {stored}")
-        connection.execute(altered, {"value": '{"429": 5}'})
+        connection.execute(altered, {"value": '["429"]'})
     overview = visitor.get("/")
     assert overview.status_code == 200
     assert "Webhooks: cannot be read; the log says where" in plain(overview.text)
