@@ -18,6 +18,7 @@ from effects.store.recovery.write_back import WriteBack
 from effects.store.workers.failovers import note_failover
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 
 POLICIES = ["repeat", "repeat_once", "hold"]
@@ -113,7 +114,7 @@ def _write_back(app: Effects, remembered: Remembered) -> str | None:
 
 
 @KEYED
-@pytest.mark.parametrize("becomes", BECOMES)
+@pytest.mark.parametrize("becomes", sample(BECOMES, 4))
 def test_a_lost_claim_is_written_back(
     app: Effects, rival: ManualWorker, policy: str, becomes: Becomes, key: str | None
 ) -> None:

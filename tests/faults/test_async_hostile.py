@@ -273,7 +273,7 @@ async def awaits_what_awaits_itself(job: Hostile, attempt: Attempt) -> None:
     await Endless()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", [*OF_MUTANTS, *sample([name for name in ACTS if name not in OF_MUTANTS], 14)])
+@pytest.mark.parametrize("name", [*OF_MUTANTS, *sample([name for name in ACTS if name not in OF_MUTANTS], 7)])
 def test_a_handler_that_harms_the_loop_harms_no_other(app_factory: AppFactory, name: str) -> None:
     act, outcome, logged = ACTS[name]
     job_type = Hostile(act)

@@ -30,7 +30,7 @@ ON_LOOP = [
     for row in TABLE
     if row.point.startswith(("perform.", "release.", "settle."))
 ]
-SAMPLED, ON_LOOP_SAMPLED = 36, 20
+SAMPLED, ON_LOOP_SAMPLED = 20, 10
 
 
 @pytest.fixture

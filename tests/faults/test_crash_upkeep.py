@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import product
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
 from tests.support.many_dead import many_dead
 from tests.support.processes import Child, Fleet, with_crash_point
+from tests.support.sampling import sample
 from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
@@ -94,8 +96,7 @@ def test_a_batch_that_a_crash_interrupts_goes_whole_or_not_at_all(
     assert audit(step_jobs.store, step_jobs.ledgers) == []
 
 
-@actions
-@pytest.mark.parametrize("point", BULK)
+@pytest.mark.parametrize(("point", "action"), sample(product(BULK, ACTIONS), 3))
 def test_a_chunk_that_a_crash_interrupts_acts_on_each_job_once(
     point: str, action: Action, step_jobs: Effects, stub_server: StubServer, processes: Fleet
 ) -> None:

@@ -40,7 +40,7 @@ STEPS = (
     "claim.before_commit", "claim.committed", "heartbeat.before", "release.before", "perform.before", "perform.after",
     "settle.before", "settle.applied", "rescue.selected", "rescue.committed",
 )  # fmt: skip
-SAMPLED = 6
+SAMPLED = 4
 CASES = [
     *(("sqlite", "file", step) for step in STEPS),
     *(("postgresql", lock, step) for lock in LOCKS if lock != "file" for step in STEPS),

@@ -27,8 +27,8 @@ from tests.support.odd_rows import SECRET, OddRow, odd_rows
 from tests.support.sampling import sample
 
 ACTING = {"work", "init", "prune"}
-SAMPLED = 40
-SHOWN = 6  # rows whose own commands are run
+SAMPLED = 24
+SHOWN = 4  # rows whose own commands are run
 ABOUT_ONE = (
     ("jobs", "show"), ("jobs", "show", "--json"), ("why",), ("why", "--json"), ("dead", "show"),
     ("dead", "show", "--json"), ("jobs", "cancel"),

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -24,6 +25,7 @@ from tests.peers.proxy import Cut, Proxy, When
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.running import Running, running
+from tests.support.sampling import sample
 from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
@@ -103,8 +105,7 @@ def direct(database_url: str) -> Iterator[Effects]:
     step_app.dispose()
 
 
-@pytest.mark.parametrize("when", WHENS)
-@pytest.mark.parametrize("site", SITES, ids=str)
+@pytest.mark.parametrize(("site", "when"), sample(product(SITES, WHENS), 14), ids=str)
 def test_a_cut_connection_does_not_end_the_worker(
     site: Site, when: When, direct: Effects, proxy: Proxy, stub_server: StubServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,6 +20,7 @@ from tests.reports.shop import fill
 from tests.support.aes_archives import opened
 from tests.support.manual_workers import rows
 from tests.support.processes import Fleet, fleet
+from tests.support.sampling import sample
 from tests.support.waiting import wait_until
 
 # Point → whether the file lies there under its final name, whole.
@@ -63,7 +64,7 @@ ROWS = {"quick": 60, "both": 60 + 7 + 60}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "format", "point"), CASES)
+@pytest.mark.parametrize(("name", "format", "point"), sample(CASES, 5))
 def test_a_kill_changes_nothing_in_the_file(
     name: str,
     format: str,  # noqa: A002

@@ -122,7 +122,7 @@ STORIES: dict[str, list[Step]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "name"), sample(product(STORIES, NAMES), 8))
+@pytest.mark.parametrize(("steps", "name"), sample(product(STORIES, NAMES), 5))
 def test_a_run_that_was_resumed_has_all_its_rows(steps: str, name: str, app: Effects, tmp_path: Path) -> None:
     replace_entries(app)
     story = Story(app, name, tmp_path)
@@ -139,7 +139,7 @@ def test_after_any_steps_a_run_that_is_ready_has_all_its_rows(
     seed: int, name: str, app: Effects, tmp_path: Path
 ) -> None:
     draw = random.Random(seed)
-    for number in range(4):
+    for number in range(2):
         replace_entries(app)
         story, steps = Story(app, name, tmp_path), draw.choices(STEPS, k=10)
         for step in steps:

@@ -197,12 +197,12 @@ def test_what_is_not_there_is_404(full: FullShop, person: Callable[..., Visitor]
 
 
 def test_a_row_that_cannot_be_read_takes_no_other_page_with_it(full: FullShop, person: Callable[..., Visitor]) -> None:
-    """Retry rules written by hand: the page of endpoints has a reference to the log, the others are whole."""
+    """A number too large to read, by hand: the page of endpoints has a reference to the log, the others are whole."""
     visitor, store = person("viewer"), full.app.store
     with store.begin() as connection:
         stored = store.sql.bound("value", "json")
         altered = text(f"UPDATE {store.sql.webhook_endpoints} SET overrides = {stored}")
-        connection.execute(altered, {"value": '["429"]'})
+        connection.execute(altered, {"value": '{"429": 1e5000}'})
     overview = visitor.get("/")
     assert overview.status_code == 200
     assert "Webhooks: cannot be read; the log says where" in plain(overview.text)

@@ -63,8 +63,8 @@ TABLE = {
 POLICIES: tuple[OnUnknown, ...] = ("hold", "repeat_once")
 # After a kill that leaves a doubt, both policies on both databases; of the others each policy on one of the two.
 DOUBTFUL = [case for case, (hold, once) in TABLE.items() if case[1] == "kill" and hold != once]
-CASES = sample([(*case, policy) for case in DOUBTFUL for policy in POLICIES], 10)
-TURNS = sample([(*case, turn) for turn, case in enumerate(case for case in TABLE if case not in DOUBTFUL)], 8)
+CASES = sample([(*case, policy) for case in DOUBTFUL for policy in POLICIES], 6)
+TURNS = sample([(*case, turn) for turn, case in enumerate(case for case in TABLE if case not in DOUBTFUL)], 5)
 
 
 @pytest.fixture
