@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import django
 import pytest
@@ -19,19 +20,18 @@ from effects.contrib.django.handlers import close_connections_around
 from effects.worker import Worker
 from tests.conftest import AppFactory
 
-ALIAS = "shop_of_handlers"
-
 
 @pytest.fixture
 def alias(tmp_path: Path) -> Iterator[str]:
-    """A database of Django's."""
+    """A database of Django's. Its name is new each time: the thread of async ORM calls keeps a connection for each."""
     if not settings.configured:
         settings.configure(USE_TZ=True)
         django.setup()
     own = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db")}
-    connections.settings[ALIAS] = ConnectionHandler({"default": own}).settings["default"]
-    yield ALIAS
-    del connections.settings[ALIAS]
+    name = f"shop_{uuid4().hex}"
+    connections.settings[name] = ConnectionHandler({"default": own}).settings["default"]
+    yield name
+    del connections.settings[name]
 
 
 class Counting(JobType[dict[str, Any]]):
