@@ -12,12 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip hatchling
-	touch $@
-
-# The core and the packages, built by the environment's own hatchling: an isolated one for each would take seconds.
-$(VENV)/.distributions: $(VENV)/.made pyproject.toml $(PACKAGES:%=%/pyproject.toml)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable . $(PACKAGES:%=--editable ./%)
+	$(BIN)/python -m pip install --quiet --upgrade pip
 	touch $@
 
 # The core and the packages, built by the environment's own hatchling: an isolated one for each would take seconds.
