@@ -6,9 +6,9 @@ Pages for people are in `effects.web`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -104,17 +104,28 @@ async def send_pieces(
     Args:
         threads: in which the pieces are read; default those of the event loop.
     """
-    loop = asyncio.get_running_loop()
     leaving = asyncio.ensure_future(_disconnected(receive))
     try:
-        while piece := await loop.run_in_executor(threads, next, pieces, b""):
-            if leaving.done():
-                leaving.result()  # raises what `receive` has raised
-                return
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(read_in_threads(pieces, threads)) as body:
+            async for piece in body:
+                if leaving.done():
+                    leaving.result()  # raises what `receive` has raised
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:
         leaving.cancel()
+
+
+async def read_in_threads(
+    pieces: Generator[bytes, None, None], threads: Executor | None = None
+) -> AsyncGenerator[bytes, None]:
+    """The pieces, each read in a thread; at the end they are closed."""
+    loop = asyncio.get_running_loop()
+    try:
+        while piece := await loop.run_in_executor(threads, next, pieces, b""):
+            yield piece
+    finally:
         with suppress(ValueError):  # a thread still reads, as this was cancelled; it closes them by dropping them
             pieces.close()
 

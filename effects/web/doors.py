@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from effects.errors import ConfigurationError
 from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
 from effects.web.people import Person
 from effects.web.security import BARE_HEADERS
-from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan, send_pieces
+from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan, read_in_threads, send_pieces
 
 Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
 _NOT_MODIFIED = 304  # its length would be that of the page
@@ -130,7 +129,7 @@ def django_urls(
         kind: Any = http.HttpResponse if answered.pieces is None else http.StreamingHttpResponse
         body: Any = answered.body if answered.pieces is None else answered.pieces
         if answered.pieces is not None and hasattr(request, "scope"):
-            body = _awaited(answered.pieces, threads)
+            body = read_in_threads(answered.pieces, threads)  # Django would hold all that a plain iterator gives
         response = kind(body, status=answered.status, content_type=answered.content_type)
         for name, value in answered.headers:
             if name == "set-cookie":
@@ -141,17 +140,6 @@ def django_urls(
 
     view.csrf_exempt = True  # type: ignore[attr-defined] # each form has a token of ours
     return [urls.re_path(r"^(?P<path>.*)$", view, name="effects-dashboard")]
-
-
-async def _awaited(pieces: Generator[bytes, None, None], threads: Executor) -> AsyncGenerator[bytes, None]:
-    """The pieces, each read in a thread. Under ASGI, Django would hold all that a plain iterator gives in memory."""
-    loop = asyncio.get_running_loop()
-    try:
-        while piece := await loop.run_in_executor(threads, next, pieces, b""):
-            yield piece
-    finally:
-        with suppress(ValueError):  # a thread still reads; it closes them by dropping them
-            pieces.close()
 
 
 def _of_django(request: Any, path: str) -> PageRequest:
