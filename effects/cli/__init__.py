@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         option_group,
         override_options,
         parse_age,
+        parse_json,
+        parse_object,
         parse_time,
         queue_option,
         reason_option,
@@ -37,8 +39,8 @@ else:
             "effects.cli.context": "Context, actor, pass_context",
             "effects.cli.options": (
                 "before_key_option, before_option, key_option, limit_option, option_group, override_options, "
-                "parse_age, parse_time, queue_option, reason_option, required_reason_option, status_option, "
-                "type_option, window_options"
+                "parse_age, parse_json, parse_object, parse_time, queue_option, reason_option, required_reason_option, "
+                "status_option, type_option, window_options"
             ),
             "effects.cli.files": "output_file",
             "effects.cli.output": "Table, cell",
@@ -67,6 +69,8 @@ __all__ = [
     "override_options",
     "page_note",
     "parse_age",
+    "parse_json",
+    "parse_object",
     "parse_time",
     "pass_context",
     "queue_option",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -60,6 +61,34 @@ def parse_age(text: str) -> float:
     if not 0 < seconds <= FOREVER_SECONDS:
         raise click.BadParameter(f"{text!r} is not a length of time; give a number and s, m, h or d, such as 6h")
     return seconds
+
+
+def parse_json(text: str, option: str, refused: Callable[[str], Exception] = click.UsageError) -> Any:
+    """The JSON that was given with an option.
+
+    Raises:
+        refused: called with the reason why it is not.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise refused(f"{option} is not JSON: {error}") from None
+    except RecursionError:
+        raise refused(f"{option} is nested too deeply") from None
+
+
+def parse_object(
+    text: str, option: str, refused: Callable[[str], Exception] = click.UsageError, *, example: str | None = None
+) -> dict[str, Any]:
+    """The JSON object that was given with an option.
+
+    Raises:
+        refused: called with the reason why it is not.
+    """
+    value = parse_json(text, option, refused)
+    if not isinstance(value, dict):
+        raise refused(f"{option} must be a JSON object{'' if example is None else f', such as {example!r}'}")
+    return value
 
 
 def parse_time(text: str) -> datetime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from effects.cli.context import Context, actor
-from effects.cli.options import limit_option, parse_time, reason_option, status_option, type_option
+from effects.cli.options import limit_option, parse_object, parse_time, reason_option, status_option, type_option
 from effects.cli.output import Table, cell
 from effects.cli.results import CommandResult, command, listed
 from effects.firing import fire_now
@@ -70,7 +69,7 @@ def add(context: Context, /, *, payload: str, reason: str | None, **options: Any
 
     Schedules that belong to the app are better declared in its code.
     """
-    schedule = Schedule(payload=_mapping(payload), **options)
+    schedule = Schedule(payload=parse_object(payload, "--payload"), **options)
     context.app.job_types.check_declared(schedule)
     store_schedules.add(context.app.store, schedule, actor=actor(), reason=reason)
     following = next(schedule.times.after(_now(context)))
@@ -123,18 +122,6 @@ def _now(context: Context) -> datetime:
     store = context.app.store
     with store.read() as connection:
         return moment(store.now(connection))
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"--payload is not JSON: {error}") from None
-    except RecursionError:
-        raise click.UsageError("--payload is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise click.UsageError("--payload must be a JSON object")
-    return value
 
 
 def _table(states: Sequence[ScheduleState]) -> Table:

@@ -55,6 +55,7 @@ def test_every_option_is_stored(app: Effects, run: Run) -> None:
         (("--type", "nothing"), "no job type 'nothing' is registered"),
         (("--payload", "[1]"), "--payload must be a JSON object"),
         (("--payload", "{"), "--payload is not JSON"),
+        (("--payload", "[" * 100_000), "--payload is nested too deeply"),
         (("--key", "always"), "must name its slot"),
         (("--catch-up", "all"), "overlap 'skip' drops"),
         (("--type", "webhook.deliver"), "webhook.deliver: the payload is not valid"),

@@ -201,6 +201,7 @@ def test_repair(shop: Effects) -> None:
         (("request", "orders", "--param", "above"), "--param is 'above'; give NAME=VALUE"),
         (("request", "orders", "--params", "[]"), "--params must be a JSON object"),
         (("request", "orders", "--params", "{"), "--params is not JSON"),
+        (("request", "orders", "--params", "[" * 100_000), "--params is nested too deeply"),
         (("request", "orders", "--params", "{}", "--param", "a=1"), "give --param or --params, not both"),
         (("show", "rep_1"), "there is no run 'rep_1' of a report"),
         (("download", "rep_1"), "there is no run 'rep_1' of a report"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from effects.cli import (
     key_option,
     notice_after,
     parse_age,
+    parse_object,
     reason_option,
     tell_wait,
 )
@@ -101,13 +101,7 @@ def _params(pairs: tuple[str, ...], document: str | None) -> dict[str, Any]:
     if document is not None and pairs:
         raise click.UsageError("give --param or --params, not both")
     if document is not None:
-        try:
-            parsed = json.loads(document)
-        except ValueError as error:
-            raise ReportInvalid(f"--params is not JSON: {error}") from None
-        if not isinstance(parsed, dict):
-            raise ReportInvalid('--params must be a JSON object, such as \'{"day": "2026-01-14"}\'')
-        return parsed
+        return parse_object(document, "--params", ReportInvalid, example='{"day": "2026-01-14"}')
     values = {}
     for pair in pairs:
         name, middle, value = pair.partition("=")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from effects.cli import (
     limit_option,
     listed,
     parse_age,
+    parse_json,
     reason_option,
 )
 from effects_reports.delivery.subscriptions import (
@@ -60,10 +60,7 @@ def subscriptions() -> None:
 @command
 def add(context: Context, /, *, report: str, document: str, reason: str | None, **options: Any) -> CommandResult:
     """Send a report to a recipient or bucket at each slot."""
-    try:
-        params = json.loads(document)
-    except ValueError as error:
-        raise ReportInvalid(f"--params is not JSON: {error}") from None
+    params = parse_json(document, "--params", ReportInvalid)
     subscription_id = subscribe(report, params, actor=actor(), reason=reason, effects=context.app, **options)
     return CommandResult({"id": subscription_id}, subscription_id)
 

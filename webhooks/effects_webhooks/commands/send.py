@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import nullcontext
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from effects.cli import CommandResult, Context, actor, cell, command, key_option, reason_option
+from effects.cli import CommandResult, Context, actor, cell, command, key_option, parse_object, reason_option
 from effects.extend import ExitCode
 from effects_webhooks.api import deliver_webhook, send_test
 from effects_webhooks.batch import BatchResult, send_lines
@@ -72,7 +71,8 @@ def send(
         return _send_file(context, file)
     if event_type is None or data is None:
         raise click.UsageError("give --type and --data, or --file")
-    event = WebhookEvent(event_type, _object(data), key=key, tenant=tenant)
+    fields = parse_object(data, "--data", EventInvalid, example='{"id": 1}')
+    event = WebhookEvent(event_type, fields, key=key, tenant=tenant)
     receipt = deliver_webhook(event, effects=context.app)
     repeat_note = " (it was known: nothing new is sent)" if receipt.existing else ""
     reached = _counted(len(receipt.deliveries), "endpoint")
@@ -82,18 +82,6 @@ def send(
         reached = f"no endpoint takes it: see `effects why {receipt.event_id}`"
     text = f"event {receipt.event_id}: {reached}{repeat_note}"
     return CommandResult(receipt, text)
-
-
-def _object(data: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except ValueError as error:
-        raise EventInvalid(f"--data is not JSON: {error}") from None
-    except RecursionError:
-        raise EventInvalid("--data is nested too deeply") from None
-    if not isinstance(document, dict):
-        raise EventInvalid("--data must be a JSON object, such as '{\"id\": 1}'")
-    return document
 
 
 def _send_file(context: Context, file: BinaryIO) -> CommandResult:
