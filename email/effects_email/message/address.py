@@ -114,6 +114,11 @@ def place_in(text: str, address: str) -> int:
     return match.start() if match is not None else -1
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can carry it: no half of a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def needs_utf8(address: Address) -> bool:
     """Whether its envelope needs SMTPUTF8."""
     return not address.local.isascii()
@@ -136,7 +141,7 @@ def display_name(name: str, where: str) -> str:
     clean = one_line(name)
     if len(clean) > NAME_CHARS_MAX:
         raise AddressInvalid(f"{where}: the name has {len(clean)} characters and the limit is {NAME_CHARS_MAX}")
-    if any("\ud800" <= letter <= "\udfff" for letter in name):
+    if not is_utf8(name):
         raise AddressInvalid(f"{where}: the name holds half of a surrogate pair, which UTF-8 cannot carry")
     return clean
 

@@ -17,6 +17,7 @@ from effects import Effects, EffectsError
 from effects.extend import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
 from effects_email.message import attached_bytes
+from effects_email.message.address import is_utf8
 from effects_email.message.invite import CALENDAR, FILENAME
 from effects_email.message.source import Attachment, MessageSource
 
@@ -230,15 +231,11 @@ def _url(source: str | Path) -> str:
     if isinstance(source, str) and "://" in source:
         raise AttachmentInvalid("attachments: give a path, or storage: and the name of an object")
     path = str(Path(source).absolute())
-    if "\0" in path or not _is_utf8(path):
+    if "\0" in path or not is_utf8(path):
         raise AttachmentInvalid(
             "attachments: a path holds NUL or bytes that are not UTF-8: rename the file, or give its bytes"
         )
     return path
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _measured(app: Effects, url: str, filename: str) -> tuple[int, str]:

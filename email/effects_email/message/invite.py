@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from effects.extend import described, optional, printable, require, without_unsafe
 from effects_email.errors import EmailInvalid
-from effects_email.message.address import Recipient, normal_form, recipient
+from effects_email.message.address import Recipient, is_utf8, normal_form, recipient
 from effects_email.message.source import Address
 
 Method: TypeAlias = Literal["REQUEST", "CANCEL", "PUBLISH"]
@@ -196,7 +196,7 @@ def _check_text(description: object) -> None:
         return
     if not isinstance(description, str):
         raise EmailInvalid(f"invite: description is {described(description)}; give a text")
-    if len(description) > TEXT_CHARS_MAX or any("\ud800" <= letter <= "\udfff" for letter in description):
+    if len(description) > TEXT_CHARS_MAX or not is_utf8(description):
         raise EmailInvalid(
             f"invite: description has at most {TEXT_CHARS_MAX:,} characters, and none that UTF-8 has not"
         )

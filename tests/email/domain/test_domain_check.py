@@ -161,9 +161,14 @@ def test_a_silent_name_server_takes_no_longer_than_all_questions_may(serve: Serv
         Lookup(seconds=1, nameserver="ns.example")
 
 
-def test_a_name_server_has_an_address_of_either_kind() -> None:
-    for nameserver in ("9.9.9.9", "9.9.9.9:5353", "2620:fe::fe", "::1", "[2620:fe::9]:53"):
-        Lookup(seconds=1, nameserver=nameserver)
+@pytest.mark.parametrize(("nameserver", "host", "port"), [
+    ("9.9.9.9", "9.9.9.9", 53), ("9.9.9.9:5353", "9.9.9.9", 5353), ("2620:fe::fe", "2620:fe::fe", 53),
+    ("::1", "::1", 53), ("[2620:fe::9]:5353", "2620:fe::9", 5353),
+])  # fmt: skip
+def test_a_name_server_has_an_address_of_either_kind(nameserver: str, host: str, port: int) -> None:
+    resolver = Lookup(seconds=1, nameserver=nameserver)._resolver
+    assert resolver is not None
+    assert (resolver.nameservers, resolver.port) == ([host], port)
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------
