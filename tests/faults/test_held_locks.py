@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
+from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from effects import NewJob, enqueue, enqueue_many
+from effects import Effects, NewJob, enqueue, enqueue_many
+from effects.store.db import store
 from effects.store.operator.audit import audit
-from effects.worker import Worker
+from effects.worker import Worker, outage
 from tests.conftest import AppFactory
+from tests.peers.proxy import Proxy
+from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
 from tests.support.running import running
 from tests.support.scripted import Scripted
+from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -62,3 +69,47 @@ def test_the_longer_a_key_is_held_the_longer_its_job_waits_for_the_next_try(app_
         )
         with running(Worker(app)):
             wait_until(lambda: rows(app, "jobs", waits))
+
+
+class _Vanishing(Proxy):
+    """Nothing more passes from the transaction that first enqueues by a key, and its connection stays open."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.vanished = threading.Event()
+
+    def verdict(self, statement: str, transaction: str | None) -> str | None:
+        if transaction is None or self.vanished.is_set() or not statement.startswith("WITH intended"):
+            return None
+        self.vanished.set()
+        return "hang"
+
+
+def test_locks_of_a_worker_that_vanished_within_a_transaction_are_released(
+    database_url: str, stub_server: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server hears neither the worker nor that its connection is gone, as when a host loses its power."""
+    monkeypatch.setattr(store, "IDLE_MS", 1000)
+    monkeypatch.setattr(outage, "TRANSACTION_SECONDS_MIN", 1.0)
+    direct = step_jobs_app(database_url)
+    with _Vanishing(database_url) as proxy:
+        app = step_jobs_app(proxy.url, lease_seconds=3.0, heartbeat_seconds=0.2, poll_seconds=0.1)
+        enqueue("step_job", StepJob("one", stub_server.port, ("do", "follow keyed")), key="one", effects=direct)
+        with running(Worker(app)):
+            wait_until(proxy.vanished.is_set)
+            wait_until(lambda: not rows(direct, "jobs"))
+        app.dispose()
+    assert [job["status"] for job in rows(direct, "job_history")] == ["succeeded", "succeeded"]
+    assert audit(direct.store, direct.ledgers) == []
+    direct.dispose()
+
+
+def test_each_transaction_of_a_worker_tells_the_server_how_long_it_may_wait_for_it(app_factory: AppFactory) -> None:
+    """With an engine of ours, and with an app's own, whose sessions others may share."""
+    ours = app_factory()
+    theirs = Effects(engine=create_engine(ours.engine.url))
+    for app in (ours, theirs):
+        for begin in (app.store.begin, app.store.begin_own):
+            with app.store.within(outage.bounds(60)[0]), begin() as connection:
+                assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
+    theirs.engine.dispose()

@@ -39,8 +39,12 @@ CONNECTION_TIMEOUTS = {
     "tcp_user_timeout": 10_000,  # milliseconds
 }
 LOCK_SECONDS = 2.0  # no statement of ours waits longer for a lock
+# No transaction of a worker's waits longer for its worker. A host that lost its power, or a network that lost the
+# connection, closes nothing: the server would keep the transaction, and its locks, for the two hours of its keepalive.
+IDLE_SECONDS = 10.0
 SESSION_DEFAULTS = {
     "lock_timeout": f"{LOCK_SECONDS:g}s",
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:g}s",
     "statement_timeout": "0",  # it could turn the wait for a synchronous standby into a COMMIT
     "default_transaction_isolation": "read committed",
     "jit": "off",  # where statistics are missing, a statement of milliseconds would be compiled for a fifth of a second

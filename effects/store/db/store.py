@@ -15,11 +15,12 @@ from sqlalchemy.engine.interfaces import IsolationLevel
 
 from effects.plain_values import to_plain
 from effects.store.db.deadlines import BoundedLock, Bounds, Deadlines
-from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, SQLITE_BUSY_SECONDS, close_for_good
+from effects.store.db.engine import HAS_DEFAULTS, IDLE_SECONDS, LOCK_SECONDS, SQLITE_BUSY_SECONDS, close_for_good
 from effects.store.db.faults import OURS, drop_connections, translated
 from effects.store.db.sql import Sql
 from effects.store.schema.tables import build_tables
 
+IDLE_MS = round(IDLE_SECONDS * 1000)
 Statement: TypeAlias = Callable[[Sql], str]
 TableBuilder: TypeAlias = Callable[[MetaData], Mapping[str, Table]]
 
@@ -183,7 +184,8 @@ class Store:
         if bounds.lock_seconds != LOCK_SECONDS or HAS_DEFAULTS not in connection.info:
             lock = round(bounds.lock_seconds * 1000)
             connection.execution_options(no_parameters=True).exec_driver_sql(
-                f"SET LOCAL lock_timeout = {max(1, lock)}; SET LOCAL statement_timeout = 0"
+                f"SET LOCAL lock_timeout = {max(1, lock)}; SET LOCAL statement_timeout = 0; "
+                f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}"
             )
 
     # -- statements ----------------------------------------------------------------------------------------
