@@ -188,7 +188,7 @@ def wait(
     """
     waiting = Waiting(effects, key, job_type, timeout_seconds)
     app = waiting.app
-    with EndListener(app.store, app.engine) if timeout_seconds else nullcontext() as listener:
+    with EndListener(app.store) if timeout_seconds else nullcontext() as listener:
         while (seconds := waiting.look()) > 0 and listener is not None:
             listener.wait(waiting.effect.job_id, seconds)
     return waiting.effect

@@ -16,8 +16,6 @@ import weakref
 from collections.abc import Collection, Iterable
 from typing import Any, Self
 
-from sqlalchemy import Engine
-
 from effects.store.db.engine import pooler_between
 from effects.store.db.store import Store
 
@@ -155,24 +153,28 @@ class Notifier:
             _log.debug("hint not sent: %s", type(error).__name__)
 
 
-def listen(engine: Engine, *channels: str) -> Any:
+def listen(store: Store, *channels: str) -> Any:
     """A driver's connection that listens to these channels, for the caller to close; None behind a pooler.
 
-    There, notifications would go to another client of that connection, which would keep them in memory forever.
+    There, notifications would go to another client of that connection, which would keep them in memory forever. The
+    thread's bounds hold until it listens.
     """
-    connection: Any = engine.raw_connection()
-    driver = connection.driver_connection
-    connection.detach()  # it stays in LISTEN and must not go back to the pool
-    try:
-        driver.autocommit = True
-        if not pooler_between(driver):
-            driver.execute("; ".join(f"LISTEN {name}" for name in channels))
-            return driver
-    except BaseException:
-        driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
-        raise
-    driver.close()
-    return None
+    with store.deadlines.call() as call:
+        connection: Any = store.engine.raw_connection()
+        driver = connection.driver_connection
+        connection.detach()  # it stays in LISTEN and must not go back to the pool
+        if call is not None:
+            call.driver = driver
+        try:
+            driver.autocommit = True
+            if not pooler_between(driver):
+                driver.execute("; ".join(f"LISTEN {name}" for name in channels))
+                return driver
+        except BaseException:
+            driver.close()  # the pool's way would first roll back, and log a traceback where the server is gone
+            raise
+        driver.close()
+        return None
 
 
 class EndListener:
@@ -181,14 +183,14 @@ class EndListener:
     Where there are no notifications (SQLite, a pooler, an error) it only lets the time pass: its user looks himself.
     """
 
-    def __init__(self, store: Store, engine: Engine) -> None:
-        self._store, self._engine = store, engine
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._driver: Any = None
 
     def __enter__(self) -> Self:
         if self._store.is_postgresql:
             try:
-                self._driver = listen(self._engine, end_channel(self._store.schema))
+                self._driver = listen(self._store, end_channel(self._store.schema))
             except Exception as error:
                 _log.debug("not listening: %s", type(error).__name__)
         return self

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from typing import Any, TypeAlias
 
-from sqlalchemy import Engine
-
 from effects.notifier import channel, job_ids, listen, watch_channel
+from effects.store.db.store import Store
 from effects.worker.file_changes import FileChanges, Readiness
+from effects.worker.outage import Bounded, unbounded
 from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
@@ -40,15 +40,17 @@ class NotificationListener(Service):
 
     name = "wakeup"
 
-    def __init__(self, engine: Engine, schema: str | None, wake: Wake, watch: Watch, runtime: Runtime) -> None:
+    def __init__(
+        self, store: Store, wake: Wake, watch: Watch, runtime: Runtime, *, bounded: Bounded = unbounded
+    ) -> None:
         super().__init__(runtime)
         self._again = runtime.event()  # connect again, now
         self._waits: Readiness | _Looks | None = None
-        self._engine, self._wake, self._on_watch = engine, wake, watch
-        self._channel, self._watch_channel = channel(schema), watch_channel(schema)
+        self._store, self._wake, self._on_watch = store, wake, watch
+        self._channel, self._watch_channel, self._bounded = channel(store.schema), watch_channel(store.schema), bounded
 
     def run(self) -> None:
-        watch = self._listen if self._engine.dialect.name == "postgresql" else self._look
+        watch = self._listen if self._store.is_postgresql else self._look
         wait = RECONNECT_SECONDS[0]
         while not self._ending.is_set():
             began = self._runtime.monotonic()
@@ -80,7 +82,8 @@ class NotificationListener(Service):
         self._again.clear()
         if self._ending.is_set():  # it may have been stopped just before the line above
             return
-        driver = listen(self._engine, self._channel, self._watch_channel)
+        with self._bounded(False):
+            driver = listen(self._store, self._channel, self._watch_channel)
         if driver is None:
             self._again.wait()
             return
@@ -103,7 +106,7 @@ class NotificationListener(Service):
             self._wake(hint.payload.split(",") if hint.payload else None)
 
     def _look(self) -> None:
-        connection: Any = self._engine.raw_connection()
+        connection: Any = self._store.engine.raw_connection()
         try:
             cursor = connection.cursor()
             with closing(_Looks(cursor, self._ending, self._runtime)) as looks:

@@ -31,7 +31,7 @@ Bounded: TypeAlias = Callable[[bool], AbstractContextManager[None]]
 _log = logging.getLogger("effects.worker")
 
 
-def _unbounded(brisk: bool) -> AbstractContextManager[None]:
+def unbounded(brisk: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -49,7 +49,7 @@ class Outage:
         self,
         runtime: Runtime,
         *,
-        bounded: Bounded = _unbounded,
+        bounded: Bounded = unbounded,
         missing_seconds: float = 120.0,
         came_round: Callable[[], None] = lambda: None,
         ended: Callable[[], None] = lambda: None,

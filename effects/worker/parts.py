@@ -14,6 +14,7 @@ from effects.logs import error_places
 from effects.model.job_type import JobType
 from effects.model.settlement import Execution, Settlement
 from effects.store.db import revisions
+from effects.store.db.store import Store
 from effects.store.operator.counts import count_unknown
 from effects.store.workers.registration import Activity
 from effects.worker.batch_loader import BatchLoader
@@ -115,7 +116,7 @@ class Parts:
             stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
         )  # fmt: skip
         self._wakeup = NotificationListener(
-            app.engine, app.settings.schema, self.queues.notified, app.notifier.watch, runtime
+            app.store, self.queues.notified, app.notifier.watch, runtime, bounded=self.outage.bounded
         )
         services = (self._rescuer, self._scheduler, self._wakeup)
         self.others = [service for service in services if service is not None]  # that may end at once
@@ -161,7 +162,7 @@ class Parts:
         steps = [partial(_start_type, job_type, self._is_interrupt) for job_type in app.job_types]
         if not self._checked:
             steps.append(partial(revisions.check, app.store))
-        steps += [self.heartbeat.register, self._look_for_unknown_types]
+        steps += [partial(_connect, app.store), self.heartbeat.register, self._look_for_unknown_types]
         return all(self.outage.retry_until_available(partial(_done, step), give_up=self._gives_up) for step in steps)
 
     def _look_for_unknown_types(self) -> None:
@@ -228,6 +229,12 @@ class Parts:
         if job.group_key is not None:
             self.queues.look_at_group(job.home_queue, job.group_key)
         self._recorded(settlement)
+
+
+def _connect(store: Store) -> None:
+    """Within the bounds of a start: others wait for the first connection of an engine, and handlers have no bounds."""
+    with store.begin():
+        pass
 
 
 def _done(step: Callable[[], object]) -> bool:

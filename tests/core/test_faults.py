@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from psycopg import Error as DriverError
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, EffectsError, SchemaMismatch, StoreUnavailable, enqueue
 from effects.errors import StoreConflict, StoreRejected
+from effects.notifier import listen
 from effects.store.db.deadlines import BoundedLock, Bounds
 from effects.store.db.engine import CONNECTION_TIMEOUTS
 from effects.store.db.faults import POSTGRESQL, Fault, fault_of
@@ -21,6 +26,7 @@ from effects.store.operator.server_checks import examine_waits
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.support.scripted import Scripted
+from tests.support.waiting import PATIENCE_SECONDS
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -137,34 +143,59 @@ def test_a_transaction_waits_for_a_lock_no_longer_than_its_bounds(app: Effects, 
                     connection.exec_driver_sql("SELECT 1 FROM effects_jobs")
 
 
+def _transaction(store: Store) -> None:
+    with store.begin():
+        pass
+
+
+class _Deaf(Proxy):
+    """Once armed, it passes the next statement to no one, and closes nothing."""
+
+    armed = False
+
+    def verdict(self, statement: str, transaction: str | None) -> str | None:
+        armed, self.armed = self.armed, False
+        return "hang" if armed else None
+
+
+UNANSWERED: dict[str, tuple[bool, dict[str, bool], Callable[[Store], object]]] = {
+    "a transaction": (True, {}, _transaction),
+    "the first connection": (False, {}, _transaction),
+    "a ping": (True, {"pool_pre_ping": True}, _transaction),
+    "a listener": (True, {}, lambda store: listen(store, "anything").close()),
+    "a listener that connects": (False, {}, lambda store: listen(store, "anything").close()),
+}
+
+
 @pytest.mark.slow
 @on_postgresql
-def test_a_server_that_does_not_answer_is_left(app: Effects, proxy: Proxy) -> None:
-    """Frozen, it closes nothing: another thread shuts the socket, and the wait ends as when a server dies."""
-    through = Effects(proxy.url, job_types=[Scripted()])
-    with through.store.begin() as connection:
-        connection.exec_driver_sql("SELECT 1")
-    proxy.freeze()
-    failed: list[BaseException] = []
-    began = threading.Event()
+@pytest.mark.parametrize("case", UNANSWERED)
+def test_a_server_that_does_not_answer_is_left(database_url: str, case: str) -> None:
+    """It closes nothing: another thread shuts the socket, and the wait ends as when a server dies."""
+    connected, options, use = UNANSWERED[case]
+    with _Deaf(database_url) as proxy:
+        store = Store(sa.create_engine(sa.make_url(proxy.url).set(drivername="postgresql+psycopg"), **options))
+        if connected:
+            _transaction(store)
+        proxy.armed = True
 
-    def wait() -> None:
-        try:
-            with through.store.within(Bounds(lock_seconds=1, seconds=0.05)):
-                began.set()
-                with through.store.begin():
-                    pass
-        except StoreUnavailable as error:
-            failed.append(error)
+        def wait() -> None:
+            with (
+                store.within(Bounds(lock_seconds=1, seconds=0.05)),
+                suppress(StoreUnavailable, DBAPIError, DriverError),
+            ):
+                use(store)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    began.wait()
-    while thread.is_alive():
-        through.store.deadlines.cut_overdue()
-        thread.join(0.02)
-    assert [type(error) for error in failed] == [StoreUnavailable]
-    through.dispose()
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while thread.is_alive() and time.monotonic() < deadline:
+            store.deadlines.cut_overdue()
+            thread.join(0.02)
+        assert not thread.is_alive()
+        assert not proxy.armed
+        _transaction(store)
+        store.engine.dispose()
 
 
 @pytest.mark.slow

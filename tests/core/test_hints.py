@@ -216,7 +216,7 @@ def test_a_worker_announces_the_end_that_someone_waits_for(listener: Listener) -
     assert isinstance(scripted, Scripted)
     ids = [enqueue("scripted", {"moves": ["wait"]}, effects=app).job_id for _ in range(2)]
     listener.connection.execute(f"LISTEN {end_channel(app.store.schema)}".encode())
-    with running(Worker(app)), EndListener(app.store, app.engine) as end_listener:
+    with running(Worker(app)), EndListener(app.store) as end_listener:
         wait_until(lambda: end_listener.wait(ids[1], 0.05) or ids[1] in app.notifier._watched)
         waiter = threading.Thread(target=lambda: end_listener.wait(ids[1], 3600), daemon=True)
         waiter.start()
@@ -231,7 +231,7 @@ def test_a_caller_that_can_no_longer_listen_waits_out_its_time(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "effects")
-    with EndListener(listener.app.store, listener.app.engine) as end_listener:
+    with EndListener(listener.app.store) as end_listener:
         end_listener._driver.close()
         end_listener.wait(1, 0.01)
         end_listener.wait(1, 0.01)

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects, enqueue
+from effects.store.db.store import Store
 from effects.worker.file_changes import FileChanges, FileGone
 from effects.worker.notifications import UNANNOUNCED_MAX, NotificationListener
 from effects.worker.runtime import Runtime
@@ -48,7 +49,7 @@ class _Recorder(Runtime):
 def test_waits_between_tries_double_up_to_five_seconds(jitter: float) -> None:
     runtime = _Recorder(jitter)
     nowhere = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    NotificationListener(nowhere, None, lambda queues: None, lambda ids: None, runtime).run()
+    NotificationListener(Store(nowhere), lambda queues: None, lambda ids: None, runtime).run()
     nowhere.dispose()
     expected = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert runtime.ending.waits == pytest.approx([seconds * (1 + jitter / 2) for seconds in expected])
@@ -79,7 +80,7 @@ def test_a_new_listener_looks_once_for_earlier_commits(app: Effects) -> None:
     """Between two connections a NOTIFY is heard by no one."""
     woken: list[Collection[str] | None] = []
     for _ in range(2):  # at the start, and after a lost connection
-        NotificationListener(app.engine, app.store.schema, woken.append, lambda ids: None, _Checks(4)).run()
+        NotificationListener(app.store, woken.append, lambda ids: None, _Checks(4)).run()
     assert woken == [None, None]
 
 
@@ -124,7 +125,7 @@ def test_each_commit_is_noticed(app: Effects, kind: Callable[..., FileChanges]) 
     runtime = Runtime()
     runtime.file_changes = kind  # type: ignore[method-assign]
     woken: list[Collection[str] | None] = []
-    listener = NotificationListener(app.engine, None, woken.append, lambda ids: None, runtime)
+    listener = NotificationListener(app.store, woken.append, lambda ids: None, runtime)
     thread = threading.Thread(target=listener.run)
     thread.start()
     wait_until(lambda: len(woken) == 1)

@@ -13,11 +13,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Engine, event
 
 from effects.errors import StoreConflict
 
@@ -29,15 +29,14 @@ class Bounds(NamedTuple):
     seconds: float
 
 
-class _Call:
+class Call:
     """A transaction under way. `driver` is its connection, once it has one."""
 
-    __slots__ = ("before", "driver", "seconds", "until")
+    __slots__ = ("driver", "seconds", "until")
 
-    def __init__(self, seconds: float, before: _Call | None) -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds, self.until = seconds, time.monotonic() + seconds
         self.driver: Any = None
-        self.before = before  # of the same thread
 
 
 class Deadlines:
@@ -46,7 +45,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._calls: set[_Call] = set()
+        self._calls: set[Call] = set()
 
     @contextmanager
     def within(self, bounds: Bounds | None) -> Iterator[None]:
@@ -64,29 +63,33 @@ class Deadlines:
         return getattr(self._local, "bounds", None)
 
     def follow(self, engine: Engine) -> None:
-        """Know the connections that this engine opens from their first query on, not only once they are handed out."""
-        event.listen(engine, "connect", self._connected, insert=True)
+        """Know the connections that this engine opens from their first query on, not only once they are handed out.
 
-    def enter(self) -> _Call | None:
-        """A transaction of this thread begins; None where it has no bounds."""
+        And those that it pings before it hands them out (`pool_pre_ping`): of that SQLAlchemy has no event.
+        """
+        event.listen(engine, "connect", self._connected, insert=True)
+        dialect: Any = engine.dialect
+        if not isinstance(dialect.do_ping, _Ping):
+            dialect.do_ping = _Ping(dialect.do_ping)
+        dialect.do_ping.before.append(self._used)
+
+    @contextmanager
+    def call(self) -> Iterator[Call | None]:
+        """A transaction of this thread, from before it has a connection to its end; None where it has no bounds."""
         bounds = self.bounds
         if bounds is None:
-            return None
-        call = _Call(bounds.seconds, getattr(self._local, "call", None))
-        self._local.call = call
+            yield None
+            return
+        before: Call | None = getattr(self._local, "call", None)
+        self._local.call = call = Call(bounds.seconds)
         with self._lock:
             self._calls.add(call)
-        return call
-
-    def attach(self, call: _Call, connection: Connection) -> None:
-        """It has this connection."""
-        call.driver = connection.connection.driver_connection
-
-    def leave(self, call: _Call) -> None:
-        """It has ended."""
-        self._local.call = call.before
-        with self._lock:
-            self._calls.discard(call)
+        try:
+            yield call
+        finally:
+            self._local.call = before
+            with self._lock:
+                self._calls.discard(call)
 
     def cut_overdue(self) -> int:
         """Shut the sockets of transactions that are past their time; how many that were. From any thread."""
@@ -99,9 +102,25 @@ class Deadlines:
         return len(overdue)
 
     def _connected(self, driver: Any, record: object) -> None:
-        call: _Call | None = getattr(self._local, "call", None)
+        self._used(driver)
+
+    def _used(self, driver: Any) -> None:
+        call: Call | None = getattr(self._local, "call", None)
         if call is not None:  # what it took to connect has a bound of its own: other hosts may have been asked first
             call.until, call.driver = time.monotonic() + call.seconds, driver
+
+
+class _Ping:
+    """A dialect's `do_ping`, before which others learn of the connection."""
+
+    def __init__(self, ping: Callable[[Any], bool]) -> None:
+        self._ping = ping
+        self.before: list[Callable[[Any], None]] = []
+
+    def __call__(self, driver: Any) -> bool:
+        for tell in self.before:
+            tell(driver)
+        return self._ping(driver)
 
 
 def _shut(driver: Any) -> None:

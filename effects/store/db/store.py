@@ -113,19 +113,14 @@ class Store:
 
     @contextmanager
     def _begin(self, connect: Callable[[], Connection]) -> Iterator[Connection]:
-        call = self.deadlines.enter()
-        try:
-            with (
-                self._writer, translated(), connect() as connection, connection.begin(),
-                self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
-            ):  # fmt: skip
-                if call is not None:
-                    self.deadlines.attach(call, connection)
-                    self._limit(connection)
-                yield connection
-        finally:
+        with (
+            self.deadlines.call() as call, self._writer, translated(), connect() as connection, connection.begin(),
+            self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
+        ):  # fmt: skip
             if call is not None:
-                self.deadlines.leave(call)
+                call.driver = connection.connection.driver_connection
+                self._limit(connection)
+            yield connection
 
     def read(self) -> AbstractContextManager[Connection]:
         """A connection for reading: one snapshot on SQLite, autocommit on PostgreSQL.
@@ -145,15 +140,13 @@ class Store:
 
     @contextmanager
     def _reading(self, connect: Callable[[], AbstractContextManager[Connection]]) -> Iterator[Connection]:
-        call = self.deadlines.enter()
-        try:
-            with translated(), connect() as connection, self._whole(connection, "BEGIN"), self._any_text(connection):
-                if call is not None:
-                    self.deadlines.attach(call, connection)
-                yield connection
-        finally:
+        with (
+            self.deadlines.call() as call, translated(), connect() as connection,
+            self._whole(connection, "BEGIN"), self._any_text(connection),
+        ):  # fmt: skip
             if call is not None:
-                self.deadlines.leave(call)
+                call.driver = connection.connection.driver_connection
+            yield connection
 
     def single(self) -> AbstractContextManager[Connection]:
         """For exactly one writing statement: it commits by itself where the engine is ours, two round trips fewer."""
