@@ -16,9 +16,8 @@ from django.db import connections
 from django.db.utils import ConnectionHandler
 
 from effects import Attempt, JobType, enqueue
-from effects.contrib.django.handlers import close_connections_around
+from effects.contrib.django.project import ProjectEffects
 from effects.worker import Worker
-from tests.conftest import AppFactory
 
 
 @pytest.fixture
@@ -56,14 +55,15 @@ class CountingAsync(Counting):
 @pytest.mark.parametrize("kind", [Counting, CountingAsync])
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_handler_is_called_and_its_connections_are_closed(
-    app_factory: AppFactory, alias: str, kind: type[Counting]
+    database_url: str, alias: str, kind: type[Counting]
 ) -> None:
     job_type = kind(alias)
-    app = app_factory(job_types=[job_type])
-    close_connections_around(job_type)
+    app = ProjectEffects(alias, database_url)
+    app.add(job_type)
     assert job_type.is_async == (kind is CountingAsync)
     enqueue("shop.count", {}, effects=app)
     assert Worker(app).drain().counts == {"succeeded": 1}
     assert job_type.seen == 1
     is_closed = sync_to_async(lambda: getattr(connections[alias], "connection", None) is None)
     assert asyncio.run(is_closed())  # in the thread of all async ORM calls
+    app.dispose()

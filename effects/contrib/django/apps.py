@@ -11,7 +11,6 @@ from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from effects.contrib.django.configuration import ALIAS, follow, make_app
-from effects.contrib.django.handlers import close_connections_around
 from effects.contrib.django.project import ProjectEffects
 from effects.contrib.django.transactions import watch
 from effects.default_app import set_default
@@ -38,11 +37,7 @@ class EffectsConfig(AppConfig):
         set_default(self.app)
         connection_created.connect(self._follow, dispatch_uid="effects")
         post_migrate.connect(self._register_schedules, sender=self, dispatch_uid="effects")
-        installed = set(self.app.job_types.names())
         autodiscover_modules("jobs")
-        for job_type in self.app.job_types:
-            if job_type.name not in installed:
-                close_connections_around(job_type)
 
     def _follow(self, connection: Any, **_: Any) -> None:
         """Go to the database that Django goes to: the test runner changes its name.

@@ -11,7 +11,9 @@ from sqlalchemy import Connection
 
 from effects.app import Effects
 from effects.contrib.django import transactions
+from effects.contrib.django.handlers import close_connections_around
 from effects.errors import SessionForgotten
+from effects.model.job_type import JobType
 from effects.sessions.borrowed import borrowed
 from effects.sessions.drivers import driver_of
 from effects.sessions.forgotten import check_not_forgotten
@@ -33,10 +35,22 @@ class ProjectEffects(Effects):
         *arguments, **options: of Effects.
     """
 
+    _is_made = False
+
     def __init__(self, alias: str, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._is_made = True
         self.alias = alias
         self.store.init_command = INIT_COMMAND
+
+    def add(self, *job_types: JobType[Any]) -> None:
+        """As that of `Effects`. Django's connections are closed around each attempt that may use them: what the
+        packages do on the event loop uses none.
+        """
+        super().add(*job_types)
+        for job_type in job_types:
+            if self._is_made or not job_type.is_async:
+                close_connections_around(job_type)
 
     def _check_not_forgotten(self) -> None:
         connection = transactions.open_connection(self.alias)
