@@ -168,9 +168,13 @@ def test_a_recovery_leaves_what_fails_again_to_the_next_one(shop: Effects, monke
 def test_what_ended_while_the_endpoint_was_disabled_comes_back(shop: Effects) -> None:
     with Receiver() as receiver:
         endpoint = add_endpoint(receiver.url, effects=shop)
-        deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
+        receipt = deliver_webhook(WebhookEvent("order.paid", {}), effects=shop)
         disable_endpoint(endpoint.id, effects=shop)
         assert drain(shop) == {"cancelled": 1}
+        with pytest.raises(EndpointInvalid, match="enable"):
+            replay_delivery(receipt.event_id, endpoint.id, actor="ann", effects=shop)
+        [(_, reason)] = replay_event(receipt.event_id, actor="ann", effects=shop).skipped
+        assert "is disabled" in reason
         with pytest.raises(EndpointInvalid, match="enable"):
             recover(endpoint.id, since=LONG_AGO, actor="ann", effects=shop)
         enable_endpoint(endpoint.id, effects=shop)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, JobNotFound, JobStateError
 from effects.extend import app_of, arguments, optional, requeue
-from effects_webhooks.errors import EndpointInvalid, EventInvalid, EventNotFound, no_endpoint
+from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound, no_endpoint
 from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import replay as table
@@ -67,6 +67,7 @@ def replay_delivery(
 
     Raises:
         EventNotFound: there is no such delivery.
+        EndpointNotFound, EndpointInvalid: the endpoint is gone, or disabled: it would end cancelled.
         JobStateError: it still waits, or is done without confirmation; the message tells which.
     """
     app = app_of(effects)
@@ -75,6 +76,7 @@ def replay_delivery(
         row = table.delivery(app.store, connection, event_id, endpoint_id, owner)
     if row is None:
         raise EventNotFound(f"there is no delivery {event_id}:{endpoint_id}")
+    _check_active(app, endpoint_id, owner)
     return _requeue(app, row, actor, reason, confirm_done)
 
 
@@ -90,8 +92,9 @@ def replay_event(
 ) -> Replayed:
     """Send every ended delivery of an event again, each in its own transaction.
 
-    Deliveries that wait, and without `confirm_done` those that are done, are skipped and named. Run it again after a
-    crash: what has been requeued waits, and is skipped. `confirm_done` and `tenant` are those of `replay_delivery`.
+    Deliveries that wait, those to a disabled endpoint and, without `confirm_done`, those that are done are skipped and
+    named. Run it again after a crash: what has been requeued waits, and is skipped. `confirm_done` and `tenant` are
+    those of `replay_delivery`.
 
     Args:
         event_id: of the event: `msg_…`.
@@ -110,7 +113,13 @@ def replay_event(
         raise EventNotFound(f"there is no delivery of an event {event_id}")
     replayed = Replayed()
     for row in rows:
-        _try(app, replayed, row, f"{row.event_id}:{row.endpoint_id}", actor, reason, confirm_done)
+        name = f"{row.event_id}:{row.endpoint_id}"
+        try:
+            _check_active(app, row.endpoint_id, owner)
+        except (EndpointInvalid, EndpointNotFound) as error:
+            replayed.skipped.append((name, str(error)))
+        else:
+            _try(app, replayed, row, name, actor, reason, confirm_done)
     return replayed
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from effects.cli import CommandResult, Context, Table, actor, command, limit_option, listed, reason_option
+from effects.cli import CommandResult, Context, Table, TimeSpan, actor, command, limit_option, listed, reason_option
 from effects_webhooks.admin.rotation import OVERLAP_SECONDS, SecretInfo, expire_secret, list_secrets, rotate_secret
 from effects_webhooks.commands.options import tenant_option
 from effects_webhooks.tenants import Tenant
@@ -22,7 +22,7 @@ def secrets() -> None:
 @click.argument("endpoint_id", metavar="ENDPOINT")
 @click.option("--secret", metavar="WHSEC", help="Existing secret of the partner. Default: a new one.")
 @click.option(
-    "--overlap-hours", type=click.FloatRange(0, 168), default=OVERLAP_SECONDS / 3600, show_default=True, metavar="N",
+    "--overlap-hours", type=TimeSpan(0, 168), default=OVERLAP_SECONDS / 3600, show_default=True, metavar="N",
     help="Hours for which the old secrets still sign; 0 if one has leaked.",
 )  # fmt: skip
 @tenant_option
