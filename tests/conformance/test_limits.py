@@ -9,6 +9,7 @@ from effects import Done, Effects, Job, enqueue_many
 from effects.store.claim.claim_request import ReadyKey
 from effects.store.claim.lease import lease_any
 from effects.store.claim.ready_keys import PROBES_PER_ROUND
+from effects.store.limits import rows as limit_rows
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
 from tests.support.manual_workers import ManualWorker, rows, run_sql
@@ -33,6 +34,23 @@ def test_a_cap_is_kept_and_its_slots_are_freed(app: Effects) -> None:
     assert manual_worker.claim() == []
     manual_worker.settle((first[0], Done()), (first[1], Done()))
     assert len(manual_worker.claim()) == 2
+
+
+@pytest.mark.parametrize("maker", ["a pause", "a child", "an operator"])
+def test_limits_that_are_declared_late_replace_none_but_an_operators(app: Effects, maker: str) -> None:
+    """A pause or a child's declaration leaves a row without limits; an operator may have removed them."""
+    with app.store.begin() as connection:
+        if maker == "a pause":
+            limit_rows.pause(app.store, connection, "late", actor="ann", seconds=600, create=True)
+        elif maker == "a child":
+            limit_rows.ensure(app.store, connection, "child", parent="late")
+        else:
+            limit_rows.set_limit(app.store, connection, "late", actor="ann", max_in_flight=None)
+        limit_rows.ensure(app.store, connection, "late", max_in_flight=3)
+        limit_rows.ensure(app.store, connection, "late", max_in_flight=4)
+    [late] = rows(app, "limits", "limit_key = 'late'")
+    assert late["max_in_flight"] == (None if maker == "an operator" else 3)
+    assert (late["paused_until"] is not None) == (maker == "a pause")
 
 
 def test_a_cap_holds_over_priorities_and_groups_together(app: Effects) -> None:

@@ -25,7 +25,8 @@ _SET, _PAUSE, _RESUME = (AuditAction("limit", name) for name in ("set", "pause",
 
 
 def ensure(store: Store, connection: Connection, key: str, **limits: Unpack[LimitOptions]) -> None:
-    """Limit a key that has no row yet; a row that is there stays as an operator left it. In the given transaction.
+    """Limit a key that has no limits yet; what an operator has set stays, also that there are none. In the given
+    transaction.
 
     Args:
         limits: `max_in_flight`, `rate` (a `Rate`), `parent` (another key) and `breaker` (a `Breaker`); default none.
@@ -34,7 +35,9 @@ def ensure(store: Store, connection: Connection, key: str, **limits: Unpack[Limi
         ConfigurationError: a limit that cannot be, or a parent that has a parent itself.
     """
     _check(store, connection, key, initial := KeyLimits(**limits))
-    store.write(connection, _add, limit_key=key, **initial.columns())
+    added = store.write(connection, _add, limit_key=key, **initial.columns())
+    if not added and initial != NO_LIMITS:  # a pause, or a child that was declared first, may have made the row
+        store.write(connection, _set_first, limit_key=key, **initial.columns())
 
 
 def set_limit(
@@ -187,6 +190,16 @@ def _add(sql: Sql) -> str:
     INSERT INTO {sql.limits} (limit_key, {", ".join(LIMIT_COLUMNS)}, updated_at)
     VALUES (:limit_key, {values}, {sql.now})
     ON CONFLICT DO NOTHING"""
+
+
+def _set_first(sql: Sql) -> str:
+    values = ", ".join(f"{column} = :{column}" for column in LIMIT_COLUMNS)
+    none = " AND ".join(f"{column} IS NULL" for column in LIMIT_COLUMNS)
+    return f"""
+    UPDATE {sql.limits} SET {values}, updated_at = {sql.now}
+    WHERE limit_key = :limit_key AND {none} AND NOT EXISTS (
+        SELECT 1 FROM {sql.audit_log} AS a
+        WHERE a.subject_kind = '{_SET.subject_kind}' AND a.action = '{_SET.name}' AND a.subject = :limit_key)"""
 
 
 def limit_columns(sql: Sql) -> str:
