@@ -17,7 +17,14 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from effects.app import Effects, installed_tables
 from effects.errors import StoreConflict, StoreUnavailable
 from effects.store.db.deadlines import Bounds, Deadlines
-from effects.store.db.engine import HAS_DEFAULTS, LOCK_SECONDS, autocommit_engine, create_engine, set_for_session
+from effects.store.db.engine import (
+    HAS_DEFAULTS,
+    LOCK_SECONDS,
+    autocommit_engine,
+    create_engine,
+    engine_beside,
+    set_for_session,
+)
 from effects.store.db.faults import is_cancelled
 from effects.store.db.store import Store
 
@@ -80,8 +87,7 @@ def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
     The dashboard answers three requests at a time, so that there are at most three connections of each kind. They are
     closed by the app's `dispose`. Behind a connection pooler, which shares its sessions, the server's own limits hold.
     """
-    engine = create_engine(app.engine.url.render_as_string(hide_password=False))
-    autocommit = autocommit_engine(engine)
+    engine, autocommit = _engines_beside(app)
     twin = copy.copy(app)
     twin._states = {}  # what packages keep is of the app on these connections, and the app's own stays on its own
     twin.engine = engine
@@ -91,6 +97,14 @@ def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
         app.own_engine(own)
     twin.store.init_command = app.store.init_command
     return twin
+
+
+def _engines_beside(app: Effects) -> tuple[Engine, Engine | None]:
+    """As ours, or as the app's own, which alone knows how its connections are made."""
+    if app.store.is_postgresql and len(app.store.engines) == 1:
+        return engine_beside(app.engine), None
+    engine = create_engine(app.engine.url.render_as_string(hide_password=False))
+    return engine, autocommit_engine(engine)
 
 
 def _bound_statements(engine: Engine, seconds: float, deadlines: Deadlines) -> None:

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import quote
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 
-from effects import Schedule, Unknown, enqueue
+from effects import Effects, Schedule, Unknown, enqueue
 from effects.errors import StoreConflict, StoreUnavailable
 from effects.firing import fire_now
 from effects.store.limits import queue_pauses
@@ -314,6 +315,31 @@ def test_dashboards_have_connections_of_their_own(shop: Shop, visiting: Visiting
             for begin in (store.begin, store.begin_own):
                 with begin() as connection:
                     assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
+
+
+def test_connections_are_made_as_those_of_the_apps_engine_are(database_url: str) -> None:
+    """By its `creator`, say, which fetches a password for each."""
+    if database_url.startswith("sqlite"):
+        pytest.skip("a file asks for no password")
+    created: list[str] = []
+
+    def create() -> object:
+        created.append("a connection")
+        return psycopg.connect(database_url)
+
+    engine = create_engine("postgresql+psycopg://", creator=create)
+    app = Effects(database_url, engine=engine)
+    pages = beside(app)
+    before = len(created)
+    with pages.store.read() as connection:
+        assert connection.exec_driver_sql("SHOW application_name").scalar() == "effects-web"
+    with app.store.read() as connection:
+        assert connection.exec_driver_sql("SHOW application_name").scalar() != "effects-web"
+    with pages.store.within(ACT_BOUNDS), pages.store.begin_own() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "0"
+    assert len(created) == before + 2
+    app.dispose()
+    engine.dispose()
 
 
 def test_a_page_is_cut_short_and_an_action_is_not(shop: Shop) -> None:

@@ -78,6 +78,15 @@ def create_engine(database_url: str) -> Engine:
     return engine
 
 
+def engine_beside(engine: Engine) -> Engine:
+    """Another with connections of its own, which are made as those of an app's engine for PostgreSQL are: by the same
+    `creator`, with the same `connect_args`, and told to the same listeners.
+    """
+    beside = sa.create_engine(engine.url, pool=engine.pool.recreate(), hide_parameters=True, logging_name=LOGGING_NAME)
+    _dispose_after_fork(beside)
+    return beside
+
+
 def autocommit_engine(engine: Engine) -> Engine | None:
     """For one of our PostgreSQL engines, another on which every statement commits by itself; else None.
 
