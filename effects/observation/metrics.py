@@ -18,6 +18,8 @@ from typing import Literal, Self, TypeAlias
 from effects.app import Effects
 from effects.errors import StoreRejected, StoreUnavailable
 from effects.model.settlement import Settlement
+from effects.store.db.deadlines import BoundedLock, Bounds
+from effects.store.db.engine import LOCK_SECONDS
 from effects.store.operator.counts import Numbers, read_numbers
 from effects.text.unsafe import without_unsafe
 from effects.version import VERSION
@@ -28,6 +30,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 LOOPBACK = "127.0.0.1"
 _REQUEST_SECONDS = 5.0
+_BOUNDS = Bounds(LOCK_SECONDS, _REQUEST_SECONDS)  # a worker cuts a reading that is overdue
 
 _log = logging.getLogger("effects.metrics")
 
@@ -114,8 +117,8 @@ class MetricsServer:
     """Serves `GET /metrics`, `/livez` and `/readyz`, in threads of its own, for as long as the `with` block lasts.
 
     Bound to loopback by default: the numbers name job types and queues, and there is no password. While the
-    database is unavailable `/metrics` answers 503. A probe answers 200 `ok`, or 503 with the reason; it asks the
-    database nothing.
+    database is unavailable, or has not answered for 5 s, `/metrics` answers 503. A probe answers 200 `ok`, or 503 with
+    the reason; it asks the database nothing.
 
     Args:
         port: 0 takes a free one; see `port`.
@@ -167,7 +170,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self.reading = threading.Lock()  # concurrent requests use one connection of the pool, not all
+        self.reading = BoundedLock(_REQUEST_SECONDS)  # concurrent requests use one connection of the pool, not all
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log a disconnected client or a failed reading in one line and continue."""
@@ -191,8 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_metrics(self) -> None:
         try:
-            with self.server.reading:
-                families = [*database_families(self.server.app), *self.server.worker.families()]
+            app = self.server.app
+            with self.server.reading, app.store.within(_BOUNDS):
+                families = [*database_families(app), *self.server.worker.families()]
         except StoreUnavailable:
             self._answer(503, _TEXT, "the database cannot be reached\n")
             return

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
+from effects.observation import metrics
 from effects.observation.metrics import MetricsServer, WorkerMetrics
+from effects.store.db.deadlines import Bounds
 from effects.worker import Worker
 from effects.worker.supervisor import DOUBT_SECONDS, PartFault
+from tests.peers.proxy import Proxy
 from tests.support.processes import fleet
 from tests.support.served_metrics import fetch, port_of, serving
 from tests.support.waiting import wait_until
@@ -77,6 +80,25 @@ def test_an_outage_makes_it_unready_and_leaves_it_live(app: Effects, monkeypatch
         live, (status, why) = answers(port)
         assert (live, status) == ((200, "ok"), 503)
         assert "database" in why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_metrics_of_a_database_that_hangs_are_not_waited_for(
+    app: Effects, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_BOUNDS", Bounds(lock_seconds=1, seconds=0.1))
+    with Proxy(database_url) as proxy:
+        through = Effects(proxy.url)
+        supervisor = Worker(through)._parts.supervisor
+        supervisor.begin()
+        with MetricsServer(through, WorkerMetrics(), port=0) as server:
+            assert fetch(server.port)[0] == 200
+            proxy.freeze()
+            assert fetch(server.port)[0] == 503
+            assert fetch(server.port, "/livez")[0] == 200
+        supervisor.stop()
+        through.dispose()
 
 
 def test_a_probe_answers_while_the_database_is_away(tmp_path: Path) -> None:
