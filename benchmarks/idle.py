@@ -6,7 +6,8 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -60,15 +61,24 @@ def run(options: Options) -> Report:
 
 
 def _postgresql(server: servers.PostgresServer, seconds: float) -> dict[str, float]:
-    with server.database() as database:
+    with _logged_database(server) as database:
         return _on_server(server, database, database, seconds)
 
 
 def _pooled(server: servers.PostgresServer, seconds: float) -> dict[str, float]:
     """None listens: each sees what its poll finds."""
-    with server.database() as database, pooler.pooled(database) as url:
+    with _logged_database(server) as database, pooler.pooled(database) as url:
         used = _on_server(server, database, url, seconds)
         return {column: used[column] for column in (CPU, STATEMENTS, THREADS)}
+
+
+@contextmanager
+def _logged_database(server: servers.PostgresServer) -> Iterator[str]:
+    """Its sessions log their statements; a pooler's too, which begin before the worker does."""
+    with server.database() as database:
+        with psycopg.connect(database, autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {admin.info.dbname} SET log_statement = 'all'")
+        yield database
 
 
 def _on_server(server: servers.PostgresServer, database: str, url: str, seconds: float) -> dict[str, float]:
@@ -78,7 +88,6 @@ def _on_server(server: servers.PostgresServer, database: str, url: str, seconds:
     assert server.log is not None
     with psycopg.connect(database, autocommit=True) as admin:
         ours.install(database).dispose()
-        admin.execute(f"ALTER DATABASE {admin.info.dbname} SET log_statement = 'all'")
         with child("ours_idle", url) as worker:
             worker.go()
             threading.Event().wait(SETTLE_SECONDS)
@@ -87,6 +96,7 @@ def _on_server(server: servers.PostgresServer, database: str, url: str, seconds:
             [(listening,)] = admin.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
             ).fetchall()
+        assert count.work > 0, "a worker's heartbeats at least are logged"
         return {**usage, STATEMENTS: (count.work + count.hints) / seconds, LISTENING: float(listening)}
 
 
