@@ -46,7 +46,8 @@ class Settings:
         schema: PostgreSQL schema of the tables; default the connection's search path.
         keys: `id=base64` pairs, comma-separated, newest first, each 32 bytes; `effects keys generate` makes one.
         storage_url: where files are kept (reports, attachments): a folder, or `s3://bucket/prefix`; see
-            `effects.storage.open_storage`. Default the folder `effects-files` in the working directory.
+            `effects.storage.open_storage`. No other database may use it: pruning deletes what no row names. Default
+            the folder `effects-files` in the working directory.
         threads: handler threads of a queue that names no number of its own. Default 10.
         in_flight: attempts that a queue whose job types are all `async def` has in flight, where it names no number of
             its own. Default 1,024.

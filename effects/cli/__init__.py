@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from effects.cli.context import Context, actor, pass_context
     from effects.cli.files import output_file
     from effects.cli.options import (
+        TimeSpan,
         before_key_option,
         before_option,
         key_option,
@@ -38,7 +39,7 @@ else:
             "effects.cli.results": "CommandResult, command, json_option, listed, page_note",
             "effects.cli.context": "Context, actor, pass_context",
             "effects.cli.options": (
-                "before_key_option, before_option, key_option, limit_option, option_group, override_options, "
+                "TimeSpan, before_key_option, before_option, key_option, limit_option, option_group, override_options, "
                 "parse_age, parse_json, parse_object, parse_time, queue_option, reason_option, required_reason_option, "
                 "status_option, type_option, window_options"
             ),
@@ -53,6 +54,7 @@ __all__ = [
     "CommandResult",
     "Context",
     "Table",
+    "TimeSpan",
     "actor",
     "before_key_option",
     "before_option",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -50,6 +51,17 @@ class JobId(click.IntRange):
             self.fail(f"{value!r} is no job id; give the number of a job, or find it by --key", param, ctx)
 
 
+class TimeSpan(click.FloatRange):
+    """A length of time as a number. Not NaN, which lies in every range: all comparisons with it are false."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, if it is in the range."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a length of time", param, ctx)
+        return number
+
+
 def parse_age(text: str) -> float:
     """`90s`, `15m`, `6h`, `3d`: a length of time, in seconds. The `type` of an option.
 
@@ -63,7 +75,7 @@ def parse_age(text: str) -> float:
     return seconds
 
 
-def parse_json(text: str, option: str, refused: Callable[[str], Exception] = click.UsageError) -> Any:
+def parse_json(text: str | bytes, option: str, refused: Callable[[str], Exception] = click.UsageError) -> Any:
     """The JSON that was given with an option.
 
     Raises:
@@ -78,7 +90,11 @@ def parse_json(text: str, option: str, refused: Callable[[str], Exception] = cli
 
 
 def parse_object(
-    text: str, option: str, refused: Callable[[str], Exception] = click.UsageError, *, example: str | None = None
+    text: str | bytes,
+    option: str,
+    refused: Callable[[str], Exception] = click.UsageError,
+    *,
+    example: str | None = None,
 ) -> dict[str, Any]:
     """The JSON object that was given with an option.
 

@@ -18,6 +18,7 @@ from effects import crashpoints, open_files
 from effects.app import Effects
 from effects.cli import garbage
 from effects.cli.context import Context, pass_context
+from effects.cli.options import TimeSpan
 from effects.cli.progress import WorkProgress
 from effects.errors import ConfigurationError
 from effects.exit_codes import ExitCode
@@ -35,13 +36,13 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @click.command()
 @click.option("--drain", is_flag=True, help="Exit when no job is due (for cron).")
-@click.option("--max-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
+@click.option("--max-seconds", type=TimeSpan(min=0, min_open=True), metavar="N",
               help="Time after which --drain starts no more jobs.")  # fmt: skip
 @click.option("--queue", "queues", multiple=True, metavar="NAME[=THREADS]",
               help="Work only this queue. Repeatable. Default: every queue.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), metavar="N",
               help="Threads per queue without a setting. Overrides EFFECTS_THREADS.")  # fmt: skip
-@click.option("--grace-seconds", type=click.FloatRange(min=0, min_open=True), metavar="N",
+@click.option("--grace-seconds", type=TimeSpan(min=0, min_open=True), metavar="N",
               help="Time for running handlers to finish when stopped. Overrides EFFECTS_GRACE_SECONDS.")  # fmt: skip
 @click.option("--progress/--no-progress", default=None, help="Progress bar on standard error. Default: on a terminal.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="N",

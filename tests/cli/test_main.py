@@ -92,6 +92,8 @@ def test_an_unavailable_database_is_named(run: Run) -> None:
         (["jobs", "show", "twelve"], "'twelve' is no job id"),
         (["jobs", "list", "--status", "finished"], "'finished' is not one of"),
         (["work", "--max-seconds", "5"], "--max-seconds goes with --drain"),
+        (["work", "--drain", "--max-seconds", "nan"], "'nan' is not a length of time"),
+        (["work", "--grace-seconds", "inf"], "'inf' is not a length of time"),
         (["work", "--queue", "mails=none"], "--queue is 'mails=none'"),
         (["--database-url", "mysql://x/y", "status"], "use sqlite or postgresql"),
     ],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from effects.cli import CommandResult, Context, Table, command, limit_option, listed, output_file
+from effects.cli import CommandResult, Context, Table, command, limit_option, listed, output_file, parse_object
 from effects.extend import ExitCode
 from effects_email.api import Preview, preview_email
 from effects_email.errors import EmailInvalid, TemplateError
@@ -52,7 +51,7 @@ def preview(
 
     Nothing is written to the database and nothing is sent.
     """
-    values = _json(context_file.read()) if context_file is not None else {}
+    values = parse_object(context_file.read(), "--context", EmailInvalid) if context_file is not None else {}
     files = [_image(image) for image in images]
     rendered = preview_email(template, context=values, locale=locale, attachments=files, effects=context.bare_app)
     facts = {"subject": rendered.source.subject, "locale": rendered.locale, "version": rendered.template_version}
@@ -72,16 +71,6 @@ def _image(text: str) -> File:
     if not content_id or not path:
         raise EmailInvalid(f"--image is {text!r}; give ID=FILE, such as logo=logo.png")
     return File(path, content_id=content_id)
-
-
-def _json(text: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise EmailInvalid(f"--context is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise EmailInvalid("--context must be a JSON object")
-    return document
 
 
 def _browse(rendered: Preview) -> str:

@@ -81,7 +81,7 @@ def test_a_preview_writes_through_no_link_and_reports_a_missing_folder(run: Run,
     ("words", "says"),
     [
         ("preview nope", "there is no template 'nope'"), ("preview welcome", "'name' is missing in the context"),
-        ("preview code --context emails/code/subject.txt", "--context is not valid JSON"),
+        ("preview code --context emails/code/subject.txt", "--context is not JSON"),
         ("show nothing", "there is no message"), ("requeue nothing", "there is no message"),
         ("test nobody", "to is no e-mail address"), ("test a@x.example --transport bulk",
         "EFFECTS_EMAIL_TRANSPORT_BULK"),
@@ -92,6 +92,12 @@ def test_a_mistake_is_reported_and_the_exit_code_is_two(run: Run, words: str, sa
     assert answer.exit_code == 2
     assert says in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_context_that_is_nested_too_deeply_is_a_mistake_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    answer = run("email", "preview", "code", "--context", str(tmp_path / "deep.json"))
+    assert (answer.exit_code, answer.err) == (2, "error: --context is nested too deeply\n")
 
 
 def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
