@@ -151,6 +151,8 @@ class Parts:
         return True
 
     def start_threads(self) -> None:
+        connect = partial(_done, partial(_connect, self._app.store))
+        self.outage.retry_until_available(connect, give_up=self._gives_up)
         for service in (self.settler, self.heartbeat, *self.others):
             service.start(self.supervisor)
         self.queues.start(self.supervisor)
@@ -162,7 +164,7 @@ class Parts:
         steps = [partial(_start_type, job_type, self._is_interrupt) for job_type in app.job_types]
         if not self._checked:
             steps.append(partial(revisions.check, app.store))
-        steps += [partial(_connect, app.store), self.heartbeat.register, self._look_for_unknown_types]
+        steps += [self.heartbeat.register, self._look_for_unknown_types]
         return all(self.outage.retry_until_available(partial(_done, step), give_up=self._gives_up) for step in steps)
 
     def _look_for_unknown_types(self) -> None:
@@ -232,7 +234,7 @@ class Parts:
 
 
 def _connect(store: Store) -> None:
-    """Within the bounds of a start: others wait for the first connection of an engine, and handlers have no bounds."""
+    """Within bounds: other threads wait until an engine has made its first connection, and handlers have no bounds."""
     with store.begin():
         pass
 

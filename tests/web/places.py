@@ -25,7 +25,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from effects import Effects
 from effects.store.web_sessions.sign_ins import mint_link
 from effects.web import PageRequest, Person, dashboard
-from effects.web.server import DashboardServer
+from effects.web.server import KEEP_ALIVE_SECONDS, DashboardServer
 from tests.support import needs
 from tests.support.waiting import wait_until
 from tests.support.web_clients import wsgi_client
@@ -110,7 +110,9 @@ def guard(request: PageRequest) -> Person | None:
 @contextmanager
 def served(app: Any, listener: socket.socket) -> Iterator[str]:
     """An ASGI app by uvicorn in a thread; its address."""
-    config = uvicorn.Config(app, log_level="error", lifespan="off", ws="none", proxy_headers=False)
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="off", ws="none", proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_SECONDS
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
