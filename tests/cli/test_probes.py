@@ -55,6 +55,8 @@ def test_a_part_that_stalled_makes_it_unlive(app: Effects) -> None:
     with probed(app, worker) as port:
         worker._failed(PartFault("settler", "stalled"))
         assert answers(port) == ((503, "settler stalled"), (503, "settler stalled"))
+        worker._coming.set()
+        wait_until(worker._shutdown.over.is_set)  # its end would reach into another test
 
 
 def test_a_supervisor_that_looks_no_more_makes_it_unlive(app: Effects) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import django
 import fastapi
 import pytest
 from django.conf import settings as django_settings
@@ -118,6 +119,7 @@ def test_a_file_is_read_no_further_for_a_client_that_has_left() -> None:
 def test_django_under_asgi_holds_one_piece_of_a_file_at_a_time() -> None:
     if not django_settings.configured:
         django_settings.configure(USE_TZ=True)
+        django.setup()  # what is configured once is so for every test of this process
     file = BigFile()
 
     async def first(response: Any) -> bytes:
