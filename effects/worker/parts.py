@@ -151,8 +151,7 @@ class Parts:
         return True
 
     def start_threads(self) -> None:
-        connect = partial(_done, partial(_connect, self._app.store))
-        self.outage.retry_until_available(connect, give_up=self._gives_up)
+        self.outage.retry_until_available(partial(_connect, self._app.store), give_up=self._gives_up)
         for service in (self.settler, self.heartbeat, *self.others):
             service.start(self.supervisor)
         self.queues.start(self.supervisor)
@@ -235,8 +234,9 @@ class Parts:
 
 def _connect(store: Store) -> None:
     """Within bounds: other threads wait until an engine has made its first connection, and handlers have no bounds."""
-    with store.begin():
-        pass
+    if store.is_postgresql:
+        with store.begin():
+            pass
 
 
 def _done(step: Callable[[], object]) -> bool:

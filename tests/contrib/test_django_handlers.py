@@ -8,24 +8,21 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import django
 import pytest
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.db import connections
 from django.db.utils import ConnectionHandler
 
 from effects import Attempt, JobType, enqueue
 from effects.contrib.django.project import ProjectEffects
 from effects.worker import Worker
+from tests.support.django_setup import set_up_django
 
 
 @pytest.fixture
 def alias(tmp_path: Path) -> Iterator[str]:
     """A database of Django's. Its name is new each time: the thread of async ORM calls keeps a connection for each."""
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
-        django.setup()
+    set_up_django()
     own = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db")}
     name = f"shop_{uuid4().hex}"
     connections.settings[name] = ConnectionHandler({"default": own}).settings["default"]

@@ -6,14 +6,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
-from psycopg import Error as DriverError
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from effects import Effects, EffectsError, SchemaMismatch, StoreUnavailable, enqueue
 from effects.errors import StoreConflict, StoreRejected
@@ -158,12 +157,17 @@ class _Deaf(Proxy):
         return "hang" if armed else None
 
 
-UNANSWERED: dict[str, tuple[bool, dict[str, bool], Callable[[Store], object]]] = {
-    "a transaction": (True, {}, _transaction),
-    "the first connection": (False, {}, _transaction),
-    "a ping": (True, {"pool_pre_ping": True}, _transaction),
-    "a listener": (True, {}, lambda store: listen(store, "anything").close()),
-    "a listener that connects": (False, {}, lambda store: listen(store, "anything").close()),
+def _listener(store: Store) -> None:
+    listen(store, "anything").close()
+
+
+# Whether it is connected already, options of its engine, what it does, and how that ends.
+UNANSWERED: dict[str, tuple[bool, dict[str, bool], Callable[[Store], None], type[Exception]]] = {
+    "a transaction": (True, {}, _transaction, StoreUnavailable),
+    "the first connection": (False, {}, _transaction, StoreUnavailable),
+    "a ping": (True, {"pool_pre_ping": True}, _transaction, StoreUnavailable),
+    "a listener": (True, {}, _listener, psycopg.OperationalError),
+    "a listener that connects": (False, {}, _listener, OperationalError),
 }
 
 
@@ -172,19 +176,20 @@ UNANSWERED: dict[str, tuple[bool, dict[str, bool], Callable[[Store], object]]] =
 @pytest.mark.parametrize("case", UNANSWERED)
 def test_a_server_that_does_not_answer_is_left(database_url: str, case: str) -> None:
     """It closes nothing: another thread shuts the socket, and the wait ends as when a server dies."""
-    connected, options, use = UNANSWERED[case]
+    connected, options, use, kind = UNANSWERED[case]
     with _Deaf(database_url) as proxy:
         store = Store(sa.create_engine(sa.make_url(proxy.url).set(drivername="postgresql+psycopg"), **options))
         if connected:
             _transaction(store)
         proxy.armed = True
+        failed: list[Exception] = []
 
         def wait() -> None:
-            with (
-                store.within(Bounds(lock_seconds=1, seconds=0.05)),
-                suppress(StoreUnavailable, DBAPIError, DriverError),
-            ):
-                use(store)
+            try:
+                with store.within(Bounds(lock_seconds=1, seconds=0.05)):
+                    use(store)
+            except Exception as error:
+                failed.append(error)
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
@@ -194,6 +199,7 @@ def test_a_server_that_does_not_answer_is_left(database_url: str, case: str) -> 
             thread.join(0.02)
         assert not thread.is_alive()
         assert not proxy.armed
+        assert [type(error) for error in failed] == [kind]
         _transaction(store)
         store.engine.dispose()
 

@@ -10,11 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import django
 import psycopg
 import psycopg2
 import sqlalchemy as sa
-from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
 from sqlalchemy.engine import make_url
@@ -26,6 +24,7 @@ from effects.store.db.urls import database_url as parse_url
 from effects_email import send_templated_email
 from effects_reports import report, request_report
 from effects_webhooks import WebhookEvent, deliver_webhook
+from tests.support.django_setup import set_up_django
 from tests.support.scripted import Scripted
 
 KEYS = f"k1={generate_key()},digest={generate_key()}"
@@ -178,9 +177,7 @@ class _SqliteCaller(Caller):
 class _DjangoCaller(Caller):
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        if not django_settings.configured:
-            django_settings.configure(USE_TZ=True)
-            django.setup()
+        set_up_django()
         self.session = connections["shop"] = ConnectionHandler({"default": self._settings()})["default"]
         self.session.alias = "shop"
 

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import django
 import fastapi
 import pytest
-from django.conf import settings as django_settings
 from django.core.handlers.asgi import ASGIRequest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -23,6 +21,7 @@ from effects.web import Dashboard, PageRequest, Person, dashboard
 from effects.web.doors import asgi_door, django_urls
 from effects.web.exchange import PageAnswer
 from effects.web.sessions import SignIn
+from tests.support.django_setup import set_up_django
 from tests.support.web_clients import BigFile, left
 from tests.web.browsing import Visitor
 from tests.web.conftest import Shop
@@ -117,9 +116,7 @@ def test_a_file_is_read_no_further_for_a_client_that_has_left() -> None:
 
 
 def test_django_under_asgi_holds_one_piece_of_a_file_at_a_time() -> None:
-    if not django_settings.configured:
-        django_settings.configure(USE_TZ=True)
-        django.setup()  # what is configured once is so for every test of this process
+    set_up_django()
     file = BigFile()
 
     async def first(response: Any) -> bytes:

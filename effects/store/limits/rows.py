@@ -183,6 +183,8 @@ def _pause_of(row: Row[Any]) -> PauseState:
 
 # -- the statements ----------------------------------------------------------------------------------------
 
+_VALUES = ", ".join(f"{column} = :{column}" for column in LIMIT_COLUMNS)
+
 
 def _add(sql: Sql) -> str:
     values = ", ".join(f":{column}" for column in LIMIT_COLUMNS)
@@ -193,10 +195,9 @@ def _add(sql: Sql) -> str:
 
 
 def _set_first(sql: Sql) -> str:
-    values = ", ".join(f"{column} = :{column}" for column in LIMIT_COLUMNS)
     none = " AND ".join(f"{column} IS NULL" for column in LIMIT_COLUMNS)
     return f"""
-    UPDATE {sql.limits} SET {values}, updated_at = {sql.now}
+    UPDATE {sql.limits} SET {_VALUES}, updated_at = {sql.now}
     WHERE limit_key = :limit_key AND {none} AND NOT EXISTS (
         SELECT 1 FROM {sql.audit_log} AS a
         WHERE a.subject_kind = '{_SET.subject_kind}' AND a.action = '{_SET.name}' AND a.subject = :limit_key)"""
@@ -234,9 +235,8 @@ def _set(sql: Sql) -> str:
     whole = "integer" if sql.postgresql else "INTEGER"
     changed = f"rate_burst IS DISTINCT FROM CAST(:rate_burst AS {whole})"
     gone = f"CAST(:breaker_after AS {whole}) IS NULL"
-    values = ", ".join(f"{column} = :{column}" for column in LIMIT_COLUMNS)
     return f"""
-    UPDATE {sql.limits} SET {values},
+    UPDATE {sql.limits} SET {_VALUES},
         tokens = CASE WHEN {changed} THEN NULL ELSE tokens END,
         breaker_state = CASE WHEN {gone} THEN 'closed' ELSE breaker_state END,
         breaker_failures = CASE WHEN {gone} THEN 0 ELSE breaker_failures END,
