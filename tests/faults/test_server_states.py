@@ -166,9 +166,10 @@ def test_what_the_database_rejects_ends_a_worker_only_where_no_retry_can_help(
 def test_tables_that_stay_missing_end_the_worker_with_70(app: Effects, caplog: pytest.LogCaptureFixture) -> None:
     """For a lease they are waited for: a deploy may be under way."""
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(Worker(app).run()))
+    worker = Worker(app)
+    thread = threading.Thread(target=lambda: codes.append(worker.run()))
     thread.start()
-    wait_until(lambda: rows(app, "workers"))
+    wait_until(lambda: worker._parts.started)  # before that its start raises it
     run_sql(app, "ALTER TABLE effects_jobs RENAME TO effects_jobs_elsewhere")
     wait_until(lambda: "database.rejected" in caplog.messages)
     thread.join(60)
