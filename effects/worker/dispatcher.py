@@ -164,7 +164,7 @@ class Dispatcher:
         )
         if nothing and not self._looked:
             self._wake.wait(LOOK_AGAIN_SECONDS)
-            self._queues.ask()
+            self._queues.poll()
         return nothing and self._looked
 
     def round_everywhere(self) -> bool:
@@ -270,7 +270,7 @@ class Dispatcher:
 
     def rest(self) -> None:
         """Wait for a wake-up, the next known retry, the next poll, or the next check of time limits."""
-        wait = self._poll_seconds * (0.5 + self._random() / 2)
+        wait = self._poll_seconds * (0.75 + self._random() / 4)
         retry_at = self._settler.next_retry()
         now = self._now()
         deadlines = [attempt.deadline for attempt in self._queues.running]
@@ -305,7 +305,7 @@ class Dispatcher:
             self._wake.wait(0.02)
             self._queues.give_up_overdue()  # even without a wake-up
             if self._queues.look_at <= self._now():
-                self._queues.ask()
+                self._queues.ask_due()
             if self._now() >= poll_at:
                 self._queues.poll()
                 return False

@@ -84,12 +84,11 @@ class Parts:
             job_types=app.job_types, threads=app.settings.threads,
             may_start=self._may_start, finish=self._settle, written=self._wait_written,
         )  # fmt: skip
-        ask = self.queues.ask
         self.more_to_come = MoreToCome(app, [queue.request.queue for queue in self.queues], self.wake)
         self.evidence = FailoverEvidence(
             app, self.outage, runtime,
             running=lambda: [attempt for queue in self.queues for attempt in queue.open],
-            unwritten=lambda: self.settler.unwritten, opened=ask,
+            unwritten=lambda: self.settler.unwritten, opened=self.queues.poll,
         )  # fmt: skip
         self._numbers = RollupRecorder(app.store, runtime, lease_seconds=app.settings.lease_seconds)
         self.heartbeat = Heartbeat(
@@ -97,12 +96,12 @@ class Parts:
             activity=self._activity, on_lease_lost=self.queues.fence_off, cancelled=self.queues.pass_on_cancel,
             drain_requested=drain_requested, numbers=self._numbers, evidence=self.evidence,
         )  # fmt: skip
-        rescuer = Rescuer(app, self.outage, runtime, recorded=recorded, rescued=ask, numbers=self._numbers)
+        rescuer = Rescuer(app, self.outage, runtime, recorded=recorded, rescued=self.queues.poll, numbers=self._numbers)
         self._rescuer = rescuer if rescue else None
-        self._scheduler = Scheduler(app, self.outage, runtime, fired=ask)
+        self._scheduler = Scheduler(app, self.outage, runtime, fired=self.queues.poll)
         self.settler = Settler(
             app.store, app.job_types, app.ledgers, self.outage, runtime, bound_seconds=app.settings.lease_seconds,
-            max_linger=self.queues.max_linger, wake=ask, count=self._count, settled=self._settled,
+            max_linger=self.queues.max_linger, wake=self.queues.ask, count=self._count, settled=self._settled,
             refused=self.evidence.refused,
         )  # fmt: skip
         releases = ReleaseBatcher(self._mark, runtime)
@@ -190,7 +189,7 @@ class Parts:
 
     def _database_is_back(self) -> None:
         self._wakeup.reconnect()
-        self.queues.ask()
+        self.queues.poll()
 
     def _activity(self) -> Activity:
         now, wrote_at = self._now(), self.settler.wrote_at

@@ -118,21 +118,24 @@ class WorkerQueues:
 
     # -- for the dispatcher ----------------------------------------------------------------------------------
 
-    def ask(self, queues: Collection[str] | None = None) -> None:
-        """Have these queues, or all, look at the queue again."""
+    def ask(self, queues: Collection[str]) -> None:
+        """Have these queues claim again: there is a reason to."""
         for queue in self._queues:
-            if queues is None or queue.request.queue in queues:
+            if queue.request.queue in queues:
                 queue.asked = True
                 queue.request.polled = False
                 queue.look_at = None  # the next claim sets it again
         self._wake.set()
 
     def poll(self) -> None:
-        """Have all look at the queue again, though nothing says that there is a job."""
-        idle = [queue for queue in self._queues if not queue.asked]
-        self.ask()
-        for queue in idle:
-            queue.request.polled = True
+        """Have all look at the queue again, though nothing says that there is a job; what is known of one that is asked
+        already remains.
+        """
+        for queue in self._queues:
+            queue.request.polled |= not queue.asked
+            queue.asked = True
+            queue.look_at = None  # the next claim sets it again
+        self._wake.set()
 
     def notified(self, queues: Collection[str] | None) -> None:
         """A commit may have made jobs claimable: in these queues, or in any, where most often nothing is."""

@@ -188,7 +188,7 @@ class Worker:
         """Whether another worker's job is about to enqueue what is to be done here; waits a moment for it."""
         coming = self._parts.more_to_come.waited()
         if coming:
-            self._parts.queues.ask()
+            self._parts.queues.poll()
         return coming
 
     def _gives_up(self) -> bool:

@@ -34,6 +34,14 @@ def recorded(app: Effects) -> Iterator[list[tuple[str, Any]]]:
             event.remove(engine, "before_cursor_execute", record)
 
 
+def queues_asked(parameters: Any) -> list[str]:
+    """The queues that a claim's statement is about: those of a JSON array, or else whichever text may be one."""
+    values = parameters.values() if isinstance(parameters, dict) else parameters
+    texts = [value for value in values if isinstance(value, str)]
+    arrays = [text for text in texts if text.startswith('[{"queue":')]
+    return [row["queue"] for text in arrays for row in json.loads(text)] or texts
+
+
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", []):
