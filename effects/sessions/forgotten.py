@@ -93,12 +93,15 @@ def check_not_forgotten(database: CallersDatabase, sessions: str, *, has_written
 def _executed(
     connection: Connection, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool
 ) -> None:
-    if not (context.isinsert or context.isupdate or context.isdelete) and (
-        (context.compiled is not None and not context.is_text and not context.isddl) or not WRITES.match(statement)
-    ):
-        return
-    if _OF_OURS not in context.execution_options:
+    if _OF_OURS not in context.execution_options and _writes(context, statement):
         note_writing(connection)
+
+
+def _writes(context: Any, statement: str) -> bool:
+    if context.isinsert or context.isupdate or context.isdelete:
+        return True
+    is_expression = context.compiled is not None and not context.is_text and not context.isddl
+    return not is_expression and WRITES.match(statement) is not None
 
 
 def note_writing(connection: Connection) -> None:

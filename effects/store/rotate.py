@@ -186,7 +186,7 @@ class _Walk:
             except (KeyUnavailable, PayloadInvalid):
                 self.unreadable.append((self._source.table, str(row.id)))
         if written:
-            connection.execute(self._store.statement(_update(self._source)), written)
+            self._store.write_each(connection, _update(self._source), written)
         return len(written)
 
     def _reseal(self, row: Row[Any]) -> str | bytes:

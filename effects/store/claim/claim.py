@@ -15,8 +15,7 @@ Priorities are scanned loosely too, so that jobs scheduled for later are never r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Row
@@ -30,12 +29,12 @@ from effects.store.claim.lease import (
     keys_in_use,
     lease_any,
     lease_plain,
-    loose_priorities,
 )
 from effects.store.claim.ready_keys import Probed, WaitingKey, limit_ref_of, probe
 from effects.store.db.sql import Sql
-from effects.store.db.store import Statement, Store
+from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import Capacity
+from effects.store.limits.queue_pauses import is_paused
 from effects.store.schema.job_tables import GROUP_RUNNING
 
 
@@ -83,22 +82,17 @@ def quiet_queues(store: Store, requests: Sequence[ClaimRequest]) -> set[str]:
     Raises:
         StoreUnavailable: the database is unavailable.
     """
-    queues = {f"queue_{number}": request.queue for number, request in enumerate(requests)}
-    with store.read() as connection:
-        rows = store.all(connection, _look_at(len(requests)), **queues)
-    for row in rows:
-        requests[row.n].keyed, requests[row.n].looked = bool(row.keyed), bool(row.due)
-    return {requests[row.n].queue for row in rows if not (row.keyed or row.due)}
+    seen = _look_at(store, [request.queue for request in requests])
+    for request in requests:
+        request.keyed, request.looked = seen[request.queue]
+    return {request.queue for request in requests if not (request.keyed or request.looked)}
 
 
 def _claim_plain(store: Store, request: ClaimRequest, worker: str, limit: int) -> Claimed:
     """Claim in one statement if no job has a key, the common case; return nothing if any has one."""
     if looks_first(store, request) and not request.from_floors:
-        with store.read() as connection:
-            seen = store.row(connection, _look, queue=request.queue)
-        assert seen is not None
-        request.keyed = bool(seen.keyed)
-        if request.keyed or not seen.due:
+        request.keyed, due = _look_at(store, [request.queue])[request.queue]
+        if request.keyed or not due:
             return Claimed([], more=False)
     with store.single() as connection:
         jobs = lease_plain(store, connection, request, worker, limit)
@@ -114,36 +108,34 @@ def looks_first(store: Store, request: ClaimRequest) -> bool:
     return not request.looked and (request.polled or not store.is_postgresql)
 
 
-def _plain_due(store: Store, request: ClaimRequest) -> bool:
+class Seen(NamedTuple):
+    """Of a queue: whether jobs with a limit or a group wait, and whether one without either is due."""
+
+    keyed: bool
+    due: bool
+
+
+def _look_at(store: Store, queues: Sequence[str]) -> dict[str, Seen]:
     with store.read() as connection:
-        return bool(store.value(connection, _any_plain_due, queue=request.queue))
-
-
-def _due(sql: Sql) -> str:
-    """Whether a plain job is due; needs `priorities`."""
-    soonest = sql.least("run_at", f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority = p")
-    return f"EXISTS (SELECT 1 FROM priorities WHERE p IS NOT NULL AND {soonest} <= {sql.now})"
-
-
-def _any_plain_due(sql: Sql) -> str:
-    return f"WITH RECURSIVE {loose_priorities(sql, 'true')} SELECT {_due(sql)}"
+        rows = store.all(connection, _look, queues=as_json([{"queue": queue} for queue in queues]))
+    return {row.queue: Seen(bool(row.keyed), bool(row.due)) for row in rows}
 
 
 def _look(sql: Sql) -> str:
+    """Short, however many queues it looks at: psycopg parses a text of more than 4,096 characters each time again."""
+    waiting = f"FROM {sql.jobs} WHERE queue = priorities.queue AND {PLAIN}"
+    first = f"FROM {sql.jobs} WHERE queue = asked.queue AND {PLAIN}"
     return f"""
-    WITH RECURSIVE {loose_priorities(sql, "true")}
-    SELECT {keys_in_use(sql)} AS keyed, {_due(sql)} AS due"""
-
-
-@cache
-def _look_at(count: int) -> Statement:
-    """`_look` at so many queues, `queue_0` and so on."""
-
-    def build(sql: Sql) -> str:
-        looks = [_look(sql).replace(":queue", f":queue_{number}") for number in range(count)]
-        return " UNION ALL ".join(f"SELECT {n} AS n, keyed, due FROM ({look}) AS look" for n, look in enumerate(looks))
-
-    return build
+    WITH RECURSIVE asked(queue) AS (SELECT queue FROM {sql.rows("queues", {"queue": "text"})} AS r
+    ), priorities(queue, p) AS (
+        SELECT queue, CASE WHEN NOT {is_paused(sql, "asked.queue")} THEN {sql.least("priority", first)} END FROM asked
+        UNION ALL
+        SELECT queue, {sql.least("priority", f"{waiting} AND priority > p")} FROM priorities WHERE p IS NOT NULL
+    )
+    SELECT queue, {keys_in_use(sql, "asked.queue")} AS keyed, EXISTS (
+        SELECT 1 FROM priorities WHERE queue = asked.queue AND p IS NOT NULL
+        AND {sql.least("run_at", f"{waiting} AND priority = p")} <= {sql.now}) AS due
+    FROM asked"""
 
 
 def _keys_in_use(sql: Sql) -> str:
@@ -157,7 +149,7 @@ def _claim_any(store: Store, request: ClaimRequest, worker: str, limit: int) -> 
     jobs: list[Job] = []
     raced = False
     if not probed.keys and not probed.heads:
-        if not looks_first(store, request) or _plain_due(store, request):
+        if not looks_first(store, request) or _look_at(store, [request.queue])[request.queue].due:
             with store.single() as connection:
                 jobs = lease_any(store, connection, request, worker, limit, [], [])
                 point("claim.before_commit")

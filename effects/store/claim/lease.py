@@ -26,10 +26,10 @@ GROUPED = "status <> 'running' AND group_key IS NOT NULL"
 LATE_SECONDS = 2.0  # what became visible so late after its `run_at` is still seen from a floor
 
 
-def keys_in_use(sql: Sql) -> str:
-    """Whether jobs of the queue with a limit or a group wait; two probes of an index."""
-    limited = sql.least("limit_key", f"FROM {sql.jobs} WHERE queue = :queue AND {LIMITED}")
-    grouped = sql.least("run_at", f"FROM {sql.jobs} WHERE queue = :queue AND {GROUPED}")
+def keys_in_use(sql: Sql, queue: str = ":queue") -> str:
+    """Whether jobs of the queue (an SQL expression) with a limit or a group wait; two probes of an index."""
+    limited = sql.least("limit_key", f"FROM {sql.jobs} WHERE queue = {queue} AND {LIMITED}")
+    grouped = sql.least("run_at", f"FROM {sql.jobs} WHERE queue = {queue} AND {GROUPED}")
     return f"({limited} IS NOT NULL OR {grouped} IS NOT NULL)"
 
 

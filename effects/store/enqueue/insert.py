@@ -160,9 +160,9 @@ def reserve_ids(store: Store, connection: Connection, count: int, groups: Collec
         return []
     if store.is_postgresql:
         if count == 1:
-            return [int(store.quick(connection, _reserve_postgresql, {"count": 1}))]
+            return [int(store.value(connection, _reserve_postgresql, count=1))]
         return [row.id for row in store.all(connection, _reserve_postgresql, count=count)]
-    last = int(store.quick(connection, _reserve_sqlite, {"count": count}))
+    last = int(store.value(connection, _reserve_sqlite, count=count))
     return list(range(last - count + 1, last + 1))
 
 

@@ -35,12 +35,12 @@ def insert_job(store: Store, connection: Connection, row: JobRow) -> int | None:
     values = values_of(row)
     names = frozenset(values)
     if store.is_postgresql or row.digest is None:
-        job_id: int | None = store.quick(connection, insert_of(names), values)
+        job_id: int | None = store.value(connection, insert_of(names), **values)
         return job_id
-    job_id = store.quick(connection, _intend, {name: values[name] for name in ("job_type", "key", "digest")})
+    job_id = store.value(connection, _intend, **{name: values[name] for name in ("job_type", "key", "digest")})
     if job_id is not None:
         del values["digest"]
-        store.quick(connection, insert_of(names - {"digest"} | {"id"}), values | {"id": job_id})
+        store.value(connection, insert_of(names - {"digest"} | {"id"}), id=job_id, **values)
     return job_id
 
 

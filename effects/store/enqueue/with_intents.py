@@ -117,12 +117,12 @@ def insert_one_with_intent(
     values = {f"intent_{name}": _value(value) for name, value in msgspec.structs.asdict(intent).items()}
     values.update(parameters)
     if store.is_postgresql:
-        job_id: int | None = store.quick(connection, _insert_both(names, insert, kind), job | values)
+        job_id: int | None = store.value(connection, _insert_both(names, insert, kind), **job, **values)
         return job_id
     [job_id] = reserve_ids(store, connection, 1)
-    if store.quick(connection, _intend_one(insert, kind), {"id": job_id, **values}) is None:
+    if store.value(connection, _intend_one(insert, kind), id=job_id, **values) is None:
         return None
-    store.quick(connection, insert_of(names | {"id"}), {"id": job_id, **job})
+    store.value(connection, insert_of(names | {"id"}), id=job_id, **job)
     return job_id
 
 

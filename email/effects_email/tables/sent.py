@@ -139,7 +139,7 @@ def is_ordinary(store: Store, connection: Connection, looked_up: Mapping[str, st
         looked_up: `keys` and `digests`, each a JSON array of texts.
         keyed: there is a `digest` key.
     """
-    return bool(store.quick(connection, _is_ordinary if keyed else _is_ordinary_without_key, looked_up))
+    return bool(store.value(connection, _is_ordinary if keyed else _is_ordinary_without_key, **looked_up))
 
 
 def _domains(sql: Sql) -> str:

@@ -118,7 +118,7 @@ def _upsert(sql: Sql) -> str:
 def write(store: Store, connection: Connection, rows: Sequence[SuppressionRow]) -> None:
     """Write suppressions; one of the same address, scope and reason is replaced."""
     if rows:
-        connection.execute(store.statement(_upsert), [msgspec.structs.asdict(row) for row in rows])
+        store.write_each(connection, _upsert, [msgspec.structs.asdict(row) for row in rows])
 
 
 def _lift(sql: Sql) -> str:
