@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 import time
@@ -24,7 +23,6 @@ from benchmarks.statements import counted, logging_server
 from benchmarks.systems import ours
 from effects import Effects, enqueue
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SETTLE_SECONDS, IDLE_SECONDS = 12.0, 15.0  # threads of the start end after 10 s
 CPU, STATEMENTS, THREADS, LISTENING = "% of a core", "statements/s", "threads", "listening"
 BOUNDS = {CPU: 0.2, STATEMENTS: 2.0, THREADS: 8.0, LISTENING: 1.0}
@@ -117,8 +115,9 @@ def _used(pid: int, seconds: float) -> dict[str, float]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Of its threads, none of which ends meanwhile; /proc/PID/stat counts ticks of 10 ms, too coarse for these."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
 
 
 # -- committers ------------------------------------------------------------------------------------------------

@@ -15,8 +15,13 @@ from effects.worker.runtime import Runtime
 from effects.worker.supervisor import Service
 
 SQLITE_LOOK_SECONDS = 0.005  # where the system tells of no writes; `PRAGMA data_version` costs some 4 µs
-SQLITE_IDLE_SECONDS = 0.5  # else, between two looks without a write
-SQLITE_FOLLOW_SECONDS = (0.0005,) * 10 + (0.001,) * 15 + (0.005,) * 96  # between those that follow a write
+SQLITE_IDLE_SECONDS = 2.0  # else, between two looks without a write
+SQLITE_FOLLOW_SECONDS = 0.5  # after a write, for its commit
+SQLITE_STEP_SECONDS, SQLITE_STEP_SHARE = (
+    0.0005,
+    0.1,
+)  # the shortest step of those looks, and of the time since the write
+SQLITE_LONG_STEP_SECONDS = 0.005  # from here on a step ends with the next write
 UNANNOUNCED_MAX = 3  # commits without a write that was told of
 LISTEN_SECONDS = 5.0  # between two looks without a notification
 RECONNECT_SECONDS = (0.2, 5.0)  # first and longest wait before the next try
@@ -127,7 +132,7 @@ class _Looks:
     """
 
     def __init__(self, cursor: Any, ending: Any, runtime: Runtime) -> None:
-        self._cursor, self._ending = cursor, ending
+        self._cursor, self._ending, self._now = cursor, ending, runtime.monotonic
         self._version: Any = None
         self._unannounced = 0
         self._changes = _changes_of(cursor, runtime)
@@ -153,11 +158,17 @@ class _Looks:
         return False
 
     def _follow(self) -> bool:
-        for seconds in SQLITE_FOLLOW_SECONDS:
+        """Look for the commit of a write, which comes the later the slower the disk is."""
+        assert self._changes is not None
+        written_at = self._now()
+        while not self._ending.is_set() and (seconds := self._now() - written_at) < SQLITE_FOLLOW_SECONDS:
             if self._has_changed():
                 return True
-            if self._ending.wait(seconds):
-                return False
+            step = max(SQLITE_STEP_SECONDS, seconds * SQLITE_STEP_SHARE)
+            if step < SQLITE_LONG_STEP_SECONDS:
+                self._ending.wait(step)
+            elif self._changes.wait(step):
+                written_at = self._now()  # of the next write
         return False
 
     def _has_changed(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from effects.logs import error_places, frame_places
 from effects.worker.runtime import Runtime
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 BOUND_SECONDS_MIN = 10.0  # below this a machine that is merely busy would count as a fault
 DOUBT_SECONDS = 5.0  # a supervisor that does not look for so long is at fault itself
 FRAMES_MAX = 30
@@ -54,11 +54,11 @@ class Watch:
 
 
 class Supervisor:
-    """Starts threads and looks at them twice a second.
+    """Starts threads and looks at them every second.
 
     Args:
         failed: called with every fault, on the thread that finds it; must not raise.
-        at_each_look: what must happen twice a second and wait for nothing; where it raises, that is a fault.
+        at_each_look: what must happen every second and wait for nothing; where it raises, that is a fault.
     """
 
     def __init__(
