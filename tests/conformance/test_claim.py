@@ -18,6 +18,8 @@ from tests.support.query_plans import blocks_read, recorded
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
 
+PARSED_ONCE_MAX = 4096  # characters
+
 
 def new(**options: Any) -> NewJob:
     return NewJob(job_type="scripted", payload=options.pop("payload", {}), **options)
@@ -192,7 +194,8 @@ def test_one_poll_of_many_queues_finds_the_same_as_one_of_each(app: Effects, opt
     keyed = bool({"limit_key", "group_key"} & set(options))
     assert quiet == ({"a", "b", "c"} if "run_at" in options else {"a", "c"})
     assert [request.keyed for request in requests] == [False, keyed, False]
-    assert len(statements) == 1
+    [(statement, _)] = statements
+    assert len(statement) <= PARSED_ONCE_MAX, "psycopg parses a longer one each time again"
 
 
 def test_a_paused_queue_is_not_reported_as_due(app: Effects) -> None:

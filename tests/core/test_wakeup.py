@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +13,14 @@ import sqlalchemy as sa
 from effects import Effects, enqueue
 from effects.store.db.store import Store
 from effects.worker.file_changes import FileChanges, FileGone
-from effects.worker.notifications import UNANNOUNCED_MAX, NotificationListener
+from effects.worker.notifications import (
+    SQLITE_LONG_STEP_SECONDS,
+    SQLITE_STEP_SECONDS,
+    SQLITE_STEP_SHARE,
+    UNANNOUNCED_MAX,
+    NotificationListener,
+    _Looks,
+)
 from effects.worker.runtime import Runtime
 from tests.support.waiting import wait_until
 
@@ -136,3 +143,60 @@ def test_each_commit_is_noticed(app: Effects, kind: Callable[..., FileChanges]) 
     listener.stop()
     thread.join(20)
     assert not thread.is_alive()
+
+
+class _SlowDisk:
+    """Stands for the runtime, the cursor and the system's news of writes, on a clock that only waits move."""
+
+    def __init__(self, writes: Sequence[float], committed_at: float) -> None:
+        self.now, self._writes, self._committed_at = 0.0, list(writes), committed_at
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def event(self) -> threading.Event:
+        event = threading.Event()
+        event.wait = self._pass  # type: ignore[method-assign,assignment]
+        return event
+
+    def _pass(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
+    def file_changes(self, paths: object) -> Any:
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        until = self.now + seconds
+        if self._writes and self._writes[0] <= until:
+            self.now = max(self.now, self._writes.pop(0))
+            return True
+        self.now = until
+        return False
+
+    def execute(self, statement: str) -> Self:
+        self._statement = statement
+        return self
+
+    def fetchone(self) -> tuple[object]:
+        return ("wal",) if "journal_mode" in self._statement else (self.now >= self._committed_at,)
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        return [(0, "main", "a.db")]
+
+
+@pytest.mark.parametrize("sync_seconds", [0.001, 0.02, 0.1, 0.4])
+@pytest.mark.parametrize("before_seconds", [None, 0.01, 0.05, 0.3, 0.45])
+def test_a_commit_is_seen_soon_however_slow_the_disk_is(sync_seconds: float, before_seconds: float | None) -> None:
+    """Whether or not another write came before, of which no commit is seen."""
+    writes = [10.0] if before_seconds is None else [10.0 - before_seconds, 10.0]
+    committed_at = 10.0 + sync_seconds
+    disk: Any = _SlowDisk(writes, committed_at)
+    looks = _Looks(disk, disk.event(), disk)
+    assert looks.until_a_commit(), "the first look knows nothing before it"
+    assert looks.until_a_commit()
+    assert (
+        0
+        <= disk.now - committed_at
+        <= SQLITE_STEP_SECONDS + SQLITE_LONG_STEP_SECONDS + SQLITE_STEP_SHARE * sync_seconds
+    )
