@@ -17,10 +17,8 @@ from effects.worker.supervisor import Service
 SQLITE_LOOK_SECONDS = 0.005  # where the system tells of no writes; `PRAGMA data_version` costs some 4 µs
 SQLITE_IDLE_SECONDS = 2.0  # else, between two looks without a write
 SQLITE_FOLLOW_SECONDS = 0.5  # after a write, for its commit
-SQLITE_STEP_SECONDS, SQLITE_STEP_SHARE = (
-    0.0005,
-    0.1,
-)  # the shortest step of those looks, and of the time since the write
+SQLITE_STEP_SECONDS = 0.0005  # between two of those looks, at least
+SQLITE_STEP_SHARE = 0.1  # of the time since the write
 SQLITE_LONG_STEP_SECONDS = 0.005  # from here on a step ends with the next write
 UNANNOUNCED_MAX = 3  # commits without a write that was told of
 LISTEN_SECONDS = 5.0  # between two looks without a notification

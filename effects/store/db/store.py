@@ -205,15 +205,15 @@ class Store:
 
     def write_each(self, connection: Connection, build: Statement, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute once for each of these, of which there is at least one."""
-        text, names = self._text(connection.dialect, build)
-        connection.exec_driver_sql(text, [_values(names, row) for row in rows])
+        statement, names = self._text(connection.dialect, build)
+        connection.exec_driver_sql(statement, [_values(names, row) for row in rows])
 
     def value(self, connection: Connection, build: Statement, **parameters: Any) -> Any:
         return self._execute(connection, build, parameters).scalar()
 
     def _execute(self, connection: Connection, build: Statement, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        text, names = self._text(connection.dialect, build)
-        return connection.exec_driver_sql(text, _values(names, parameters))
+        statement, names = self._text(connection.dialect, build)
+        return connection.exec_driver_sql(statement, _values(names, parameters))
 
     def _text(self, dialect: Dialect, build: Statement) -> tuple[str, list[str] | None]:
         """The statement in the driver's own words, made once, and the order of its parameters if they have no names.

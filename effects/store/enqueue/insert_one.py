@@ -37,7 +37,7 @@ def insert_job(store: Store, connection: Connection, row: JobRow) -> int | None:
     if store.is_postgresql or row.digest is None:
         job_id: int | None = store.value(connection, insert_of(names), **values)
         return job_id
-    job_id = store.value(connection, _intend, **{name: values[name] for name in ("job_type", "key", "digest")})
+    job_id = store.value(connection, _intend, job_type=row.job_type, key=row.key, digest=row.digest)
     if job_id is not None:
         del values["digest"]
         store.value(connection, insert_of(names - {"digest"} | {"id"}), id=job_id, **values)
