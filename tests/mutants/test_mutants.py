@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
 PATCHES = sorted(path.name for path in FOLDER.glob("*.patch"))
 COPIED = ("effects", "email", "webhooks", "reports", "tests")
-SAMPLE_SIZE = 4
+SAMPLE_SIZE = 8
 LEFT_OUT = (".git", ".venv", *COPIED)
 FAILED = re.compile(r"^1 failed", re.MULTILINE)  # not: an error of a fixture or an import, or no such test
 
