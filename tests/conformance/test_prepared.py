@@ -1,6 +1,7 @@
 """Statements that commit by themselves are prepared, where no pooler is between; what that must not change.
 
-A plan that is kept may be older than the table's contents, a prepared statement older than a column's type.
+A plan that is kept may be older than the table's contents, a prepared statement older than a column's type. Nor does
+the session of such statements take several of the server's processes for one of them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from effects import Effects, StoreConflict, enqueue, enqueue_many
 from effects.store.claim.claim import claim, quiet_queues
 from effects.store.claim.claim_request import ClaimRequest
 from effects.store.db.engine import PREPARE_AFTER
 from effects.store.db.store import Store
+from effects.store.numbers.samples import take_sample
+from effects.store.operator.counts import count_unknown
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.query_plans import recorded, rows_touched_as_prepared
@@ -108,6 +111,26 @@ def test_statements_that_someone_deallocated_are_a_conflict_once(app: Effects) -
     with pytest.raises(StoreConflict):
         _probe(app.store)
     assert _probe(app.store) == []
+
+
+@on_postgresql
+def test_what_counts_all_live_jobs_keeps_to_one_process_of_the_server(app: Effects) -> None:
+    with recorded(app) as statements:
+        take_sample(app.store, 60.0)
+        with app.store.read() as connection:
+            count_unknown(app.store, connection, [])
+    counts = [entry for entry in statements if "FROM effects_jobs GROUP BY" in entry[0]]
+    assert len(counts) == 2
+    with app.store.read() as connection:
+        for setting in ("min_parallel_table_scan_size", "parallel_setup_cost", "parallel_tuple_cost"):
+            connection.exec_driver_sql(f"SET {setting} = 0")
+        assert [_is_parallel(connection, *entry) for entry in counts] == [False, False]
+        connection.exec_driver_sql("SET max_parallel_workers_per_gather = 2")
+        assert [_is_parallel(connection, *entry) for entry in counts] == [True, True]
+
+
+def _is_parallel(connection: Connection, statement: str, parameters: Any) -> bool:
+    return "Gather" in str(connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).all())
 
 
 def _probe(store: Store) -> list[Any]:
