@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from effects import Effects, Refused, Unknown, enqueue
+from effects import Effects, NewJob, Refused, Unknown, enqueue, enqueue_many
 from effects.histogram import BOUNDS, BUCKETS, percentile
 from effects.limits import Rate
 from effects.model.job import Job
@@ -31,10 +31,12 @@ from effects.worker.numbers import LATE_SECONDS, RollupRecorder
 from effects.worker.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.query_plans import recorded, rows_touched_in
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
 
 LEASE = 120.0
+LATER = 200  # jobs
 START = 1_800_000_000.0  # of an hour, and of a minute
 
 
@@ -349,6 +351,28 @@ def test_a_sample_counts_what_limits_hold_and_what_is_unresolved(app_factory: Ap
     assert counts == {"": (7, 4, 1, 2), "default": (7, 4, 1, 0), "needs-person": (0, 0, 0, 2)}
     shown = {queue.queue: (queue.held, queue.unresolved) for queue in stats(app, 3600).queues}
     assert shown == {"default": (4, 0), "needs-person": (0, 2)}
+
+
+def test_a_sample_passes_over_jobs_that_are_scheduled_for_later(app: Effects) -> None:
+    kinds: tuple[dict[str, str], ...] = ({}, {"limit_key": "key"}, {"group_key": "group"})
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    jobs = [NewJob(job_type="scripted", payload={}, run_at=later, **kind) for kind in kinds for _ in range(LATER)]
+    enqueue_many([*jobs, *(NewJob(job_type="scripted", payload={}, **kind) for kind in kinds)], effects=app)
+    with recorded(app) as statements:
+        take_sample(app.store, LEASE)
+    assert rows(app, "samples", "queue = 'default'")[0]["due"] == len(kinds)
+    counting = [entry for entry in statements if "FROM effects_jobs" in entry[0]]
+    assert len(counting) == 1
+    with app.store.begin() as connection:
+        if app.store.is_postgresql:
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # as with a million jobs
+            assert rows_touched_in(connection, counting) <= 2 * len(kinds)
+            return
+        statement, parameters = counting[0]
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        scans = [row.detail for row in plan if " effects_jobs" in row.detail]
+        assert len(scans) == len(kinds) + 2  # those that run, and those that failed
+        assert all(" USING INDEX " in scan for scan in scans)
 
 
 def test_samples_become_those_of_an_hour(app: Effects) -> None:

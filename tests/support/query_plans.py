@@ -51,9 +51,14 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def rows_touched(app: Effects, statements: Sequence[tuple[str, Any]]) -> int:
     """Rows that scans of our tables gave or threw away, for statements executed and rolled back."""
     with app.engine.connect() as connection:
-        touched = sum(_touched(connection, statement, parameters) for statement, parameters in statements)
+        touched = rows_touched_in(connection, statements)
         connection.rollback()
-    return round(touched)
+    return touched
+
+
+def rows_touched_in(connection: Connection, statements: Sequence[tuple[str, Any]]) -> int:
+    """The same in the session of this connection; what they write stays."""
+    return round(sum(_touched(connection, statement, parameters) for statement, parameters in statements))
 
 
 def rows_touched_as_prepared(connection: Connection, statements: Sequence[tuple[str, Any]]) -> int:

@@ -24,18 +24,13 @@ from sqlalchemy.exc import IntegrityError
 from effects.crashpoints import point
 from effects.model.job import Job
 from effects.store.claim.claim_request import SIZES, ClaimRequest, GroupHead, ReadyKey
-from effects.store.claim.lease import (
-    PLAIN,
-    keys_in_use,
-    lease_any,
-    lease_plain,
-)
+from effects.store.claim.lease import keys_in_use, lease_any, lease_plain
 from effects.store.claim.ready_keys import Probed, WaitingKey, limit_ref_of, probe
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import Capacity
 from effects.store.limits.queue_pauses import is_paused
-from effects.store.schema.job_tables import GROUP_RUNNING
+from effects.store.schema.job_tables import GROUP_RUNNING, PLAIN
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -19,10 +19,8 @@ from effects.store.claim.lease_rows import PRIORITY, RUN_AT, jobs_of, lease, lea
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.queue_pauses import is_paused
+from effects.store.schema.job_tables import GROUPED, LIMITED, PLAIN
 
-PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
-LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
-GROUPED = "status <> 'running' AND group_key IS NOT NULL"
 LATE_SECONDS = 2.0  # what became visible so late after its `run_at` is still seen from a floor
 
 

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.store.claim.claim_request import ClaimRequest
-from effects.store.claim.lease import GROUPED, LIMITED, is_running
+from effects.store.claim.lease import is_running
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import (
@@ -27,6 +27,7 @@ from effects.store.limits.capacity import (
     with_parents,
 )
 from effects.store.limits.queue_pauses import is_paused
+from effects.store.schema.job_tables import GROUPED, LIMITED
 
 PROBES_PER_ROUND = 128  # keys checked in one round; the next round continues after the last of them
 NEWEST = 64  # of the jobs with a group, how many of those that fell due last are looked at first

@@ -9,6 +9,7 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import ROUNDING, is_full, joined_limits, not_paused, token_wait, with_parents
 from effects.store.numbers.rows import step_of, within_times
+from effects.store.schema.job_tables import GROUPED, LIMITED, PLAIN
 from effects.store.schema.operator_tables import HOUR, MINUTE, SAMPLE_COUNTS
 
 
@@ -38,6 +39,7 @@ class QueueSample(msgspec.Struct, kw_only=True):
 
 _NAMES = ("oldest_due_seconds", *SAMPLE_COUNTS)
 _COLUMNS = ", ".join(_NAMES)
+_NO_KEY = "CAST(NULL AS text)"
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ def take_sample(store: Store, lease_seconds: float) -> bool:
 
 
 def _samples_of_queues(store: Store, connection: Connection, minute: float) -> list[QueueSample]:
-    """Of the queues that have live or unresolved jobs."""
+    """Of the queues that have jobs which are due, run, wait for another attempt, or are unresolved."""
     return [
         QueueSample(
             begins_at=minute, seconds=MINUTE, queue=row.queue, oldest_due_seconds=row.oldest or 0.0,
@@ -95,20 +97,16 @@ def _by_queue(sql: Sql) -> str:
 
 
 def _waiting(sql: Sql) -> str:
-    """The live jobs are read once, by queue and limit key; what holds a key is asked once a key."""
-    due = f"status <> 'running' AND run_at <= {sql.now}"
+    """By queue and limit key; what holds a key is asked once a key."""
     held = (
         f"NOT ({not_paused(sql)}) OR {is_full('l', 'own.n')} OR {is_full('parent', 'above.n')} "
         f"OR {token_wait(sql)} >= {ROUNDING}"
     )
     return f"""
     WITH by_key AS (
-        SELECT queue, limit_key, sum(CASE WHEN {due} THEN 1 ELSE 0 END) AS due,
-            min(CASE WHEN {due} THEN run_at END) AS first_due,
-            sum(CASE WHEN status = 'running' THEN 1 ELSE 0 END) AS running,
-            sum(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) AS retrying,
-            sum(CASE WHEN {sql.in_flight} THEN 1 ELSE 0 END) AS in_flight
-        FROM {sql.jobs} GROUP BY queue, limit_key
+        SELECT queue, limit_key, sum(due) AS due, min(first_due) AS first_due, sum(running) AS running,
+            sum(retrying) AS retrying, sum(in_flight) AS in_flight
+        FROM ({_counts(sql)}) AS counts GROUP BY queue, limit_key
     ), each_running(k, n) AS (
         SELECT limit_key, sum(in_flight) FROM by_key WHERE limit_key IS NOT NULL AND in_flight > 0 GROUP BY limit_key
     ), running(k, n) AS ({with_parents(sql, "each_running")}
@@ -119,6 +117,29 @@ def _waiting(sql: Sql) -> str:
     FROM by_key {joined_limits(sql, "by_key.limit_key")}
     LEFT JOIN running AS own ON own.k = by_key.limit_key LEFT JOIN running AS above ON above.k = parent.limit_key
     GROUP BY by_key.queue"""
+
+
+def _counts(sql: Sql) -> str:
+    """Each part has an index, in which jobs that are scheduled for later, of which there may be millions, are passed
+    over; those that are due without a key are counted there, without their rows.
+    """
+    due = [
+        f"SELECT queue, {key} AS limit_key, count(*) AS due, min(run_at) AS first_due, 0 AS running, 0 AS retrying, "
+        f"0 AS in_flight FROM {sql.jobs} WHERE {kind} AND run_at <= {sql.now} GROUP BY {columns}"
+        for kind, key, columns in (
+            (PLAIN, _NO_KEY, "queue"),
+            (LIMITED, "limit_key", "queue, limit_key"),
+            (GROUPED, "limit_key", "queue, limit_key"),
+        )
+    ]
+    running = (
+        f"SELECT queue, limit_key, 0, NULL, count(*), 0, sum(CASE WHEN {sql.in_flight} THEN 1 ELSE 0 END) "
+        f"FROM {sql.jobs} WHERE status = 'running' GROUP BY queue, limit_key"
+    )
+    retrying = (
+        f"SELECT queue, {_NO_KEY}, 0, NULL, 0, count(*), 0 FROM {sql.jobs} WHERE status = 'failed' GROUP BY queue"
+    )
+    return "\n        UNION ALL ".join([*due, running, retrying])
 
 
 def _write_samples(sql: Sql) -> str:

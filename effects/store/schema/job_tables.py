@@ -26,7 +26,10 @@ from effects.store.schema.columns import (
 GROUP_RUNNING = "ux_effects_jobs_group_running"  # of one group at most one job runs
 STATUS_LIVE = "status IN ('queued', 'running', 'failed')"
 STATUS_ENDED = "status IN ('succeeded', 'dead', 'cancelled')"
-WAITING = "status <> 'running'"  # of a live job; the indexes' predicate, word for word
+# Jobs that wait, of the three kinds that a claim looks at apart: the predicates of their indexes, word for word.
+PLAIN = "status <> 'running' AND limit_key IS NULL AND group_key IS NULL"
+LIMITED = "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"
+GROUPED = "status <> 'running' AND group_key IS NOT NULL"
 
 
 def _facts() -> list[Column[Any]]:
@@ -223,14 +226,12 @@ def _attempt_log(metadata: MetaData) -> Table:
 
 
 def _job_indexes(jobs: Table) -> None:
-    partial_index("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"],
-             f"{WAITING} AND limit_key IS NULL AND group_key IS NULL")  # fmt: skip
-    partial_index("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"],
-             f"{WAITING} AND limit_key IS NOT NULL AND group_key IS NULL")  # fmt: skip
+    partial_index("ix_effects_jobs_ready", jobs, ["queue", "priority", "run_at", "id"], PLAIN)
+    partial_index("ix_effects_jobs_ready_limited", jobs, ["queue", "limit_key", "priority", "run_at", "id"], LIMITED)
+    partial_index("ix_effects_jobs_ready_grouped", jobs, ["queue", "run_at", "id"], GROUPED)
     partial_index("ix_effects_jobs_group", jobs, ["group_key", "id"], "group_key IS NOT NULL")
     partial_index("ix_effects_jobs_running_worker", jobs, ["locked_by"], "status = 'running'")
-    partial_index("ix_effects_jobs_ready_grouped", jobs, ["queue", "run_at", "id"],
-             f"{WAITING} AND group_key IS NOT NULL")  # fmt: skip
+    partial_index("ix_effects_jobs_failed", jobs, ["queue"], "status = 'failed'")
     partial_index(GROUP_RUNNING, jobs, ["group_key"],
              "status = 'running' AND group_key IS NOT NULL", unique=True)  # fmt: skip
     partial_index("ux_effects_jobs_requeued_from", jobs, ["requeued_from"], "requeued_from IS NOT NULL", unique=True)

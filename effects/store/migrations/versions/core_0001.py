@@ -266,70 +266,7 @@ def upgrade() -> None:
         },
         sqlite_autoincrement=True,
     )
-    op.create_index(
-        "ix_effects_jobs_group",
-        "effects_jobs",
-        ["group_key", "id"],
-        unique=False,
-        sqlite_where=sa.text("group_key IS NOT NULL"),
-        postgresql_where=sa.text("group_key IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_effects_jobs_ready",
-        "effects_jobs",
-        ["queue", "priority", "run_at", "id"],
-        unique=False,
-        sqlite_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
-        postgresql_where=sa.text("status <> 'running' AND limit_key IS NULL AND group_key IS NULL"),
-    )
-    op.create_index(
-        "ix_effects_jobs_ready_grouped",
-        "effects_jobs",
-        ["queue", "run_at", "id"],
-        unique=False,
-        sqlite_where=sa.text("status <> 'running' AND group_key IS NOT NULL"),
-        postgresql_where=sa.text("status <> 'running' AND group_key IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_effects_jobs_ready_limited",
-        "effects_jobs",
-        ["queue", "limit_key", "priority", "run_at", "id"],
-        unique=False,
-        sqlite_where=sa.text("status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"),
-        postgresql_where=sa.text("status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL"),
-    )
-    op.create_index(
-        "ix_effects_jobs_running_worker",
-        "effects_jobs",
-        ["locked_by"],
-        unique=False,
-        sqlite_where=sa.text("status = 'running'"),
-        postgresql_where=sa.text("status = 'running'"),
-    )
-    op.create_index(
-        "ux_effects_jobs_group_running",
-        "effects_jobs",
-        ["group_key"],
-        unique=True,
-        sqlite_where=sa.text("status = 'running' AND group_key IS NOT NULL"),
-        postgresql_where=sa.text("status = 'running' AND group_key IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_effects_jobs_definition",
-        "effects_jobs",
-        ["definition_id"],
-        unique=False,
-        sqlite_where=sa.text("definition_id IS NOT NULL"),
-        postgresql_where=sa.text("definition_id IS NOT NULL"),
-    )
-    op.create_index(
-        "ux_effects_jobs_requeued_from",
-        "effects_jobs",
-        ["requeued_from"],
-        unique=True,
-        sqlite_where=sa.text("requeued_from IS NOT NULL"),
-        postgresql_where=sa.text("requeued_from IS NOT NULL"),
-    )
+    _create_job_indexes()
     op.create_table(
         "effects_limits",
         sa.Column("limit_key", sa.Text(), nullable=False),
@@ -535,3 +472,30 @@ def upgrade() -> None:
     else:
         schema = op.get_bind().exec_driver_sql("SELECT current_schema()").scalar_one()
         op.get_bind().exec_driver_sql(create_function(schema).replace("%", "%%"))
+
+
+def _create_job_indexes() -> None:
+    for name, columns, where in (
+        ("ix_effects_jobs_failed", ["queue"], "status = 'failed'"),
+        ("ix_effects_jobs_group", ["group_key", "id"], "group_key IS NOT NULL"),
+        (
+            "ix_effects_jobs_ready",
+            ["queue", "priority", "run_at", "id"],
+            "status <> 'running' AND limit_key IS NULL AND group_key IS NULL",
+        ),
+        ("ix_effects_jobs_ready_grouped", ["queue", "run_at", "id"], "status <> 'running' AND group_key IS NOT NULL"),
+        (
+            "ix_effects_jobs_ready_limited",
+            ["queue", "limit_key", "priority", "run_at", "id"],
+            "status <> 'running' AND limit_key IS NOT NULL AND group_key IS NULL",
+        ),
+        ("ix_effects_jobs_running_worker", ["locked_by"], "status = 'running'"),
+        ("ux_effects_jobs_group_running", ["group_key"], "status = 'running' AND group_key IS NOT NULL"),
+        ("ix_effects_jobs_definition", ["definition_id"], "definition_id IS NOT NULL"),
+        ("ux_effects_jobs_requeued_from", ["requeued_from"], "requeued_from IS NOT NULL"),
+    ):
+        condition = sa.text(where)
+        op.create_index(
+            name, "effects_jobs", columns, unique=name.startswith("ux_"),
+            sqlite_where=condition, postgresql_where=condition,
+        )  # fmt: skip
