@@ -51,8 +51,8 @@ SESSION_DEFAULTS = {
     # A prepared statement keeps its plan. One that was made while a table was empty reads it from end to end, and
     # would do so with a million rows, until the table is analyzed.
     "enable_seqscan": "off",
-    # A fleet counts its live jobs once a minute. With a million, three processes of the server would take its cores
-    # from the claims and the app for a quarter of a second, where one takes one core for a little longer.
+    # What counts live jobs (the sample of a minute, a worker's start) must not take the server's cores from the claims
+    # and from the app: beside a million jobs, three processes for a quarter of a second.
     "max_parallel_workers_per_gather": "0",
 }
 HAS_DEFAULTS = "effects_has_defaults"  # in the `info` of a connection whose session has them
