@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,12 @@ NO_KNOWN_HOLE = {
 # For those who work on the project, not for its users.
 DEVELOPMENT = {"bench", "check", "demo", "docs", "examples", "test", "types"}
 # Where the module's name is not that of its distribution.
-MODULES = {"dnspython": "dns", "markdown-it-py": "markdown_it", "opentelemetry-api": "opentelemetry"}
+MODULES = {
+    "django-mailer": "mailer",
+    "dnspython": "dns",
+    "markdown-it-py": "markdown_it",
+    "opentelemetry-api": "opentelemetry",
+}
 # Bounds on what the others require, and the zones that `zoneinfo` reads.
 NOT_IMPORTED = {"certifi", "idna", "mako", "pygments", "tzdata"}
 # `asgiref` comes with Django, `compression` with Python 3.14, `pytest` with those who load the plugin.
@@ -119,6 +124,21 @@ def test_a_distribution_requires_what_it_imports_and_nothing_else(distribution: 
     assert own & of_the_core == set(), "required by the core"
 
 
+def test_the_benchmarks_extra_has_what_they_import() -> None:
+    """Extras of the packages that it names included: on a fresh machine `make bench` installs nothing else."""
+    lines = pyproject(CORE)["project"]["optional-dependencies"]["bench"]
+    extras = [
+        line
+        for requirement in map(Requirement, lines) if requirement.name in DISTRIBUTIONS
+        for extra in requirement.extras
+        for line in pyproject(requirement.name)["project"]["optional-dependencies"][extra]
+    ]  # fmt: skip
+    always = [requirement for name in DISTRIBUTIONS for requirement in required(name)]
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "benchmarks").rglob("*.py")]
+    imported = _third_party_in(trees) - {"benchmarks", "examples"}
+    assert imported - _modules_of([*_third_party(lines), *_third_party(extras), *always]) == set()
+
+
 def _modules_of(requirements: list[Requirement]) -> set[str]:
     names = {requirement.name.lower() for requirement in requirements}
     return {MODULES.get(name, name.replace("-", "_")) for name in names}
@@ -126,7 +146,10 @@ def _modules_of(requirements: list[Requirement]) -> set[str]:
 
 def _imported(folder: Path) -> set[str]:
     """The third-party modules that the code in a folder names, in functions and for type checkers too."""
-    trees = [tree for path, tree in modules().items() if path.is_relative_to(folder)]
+    return _third_party_in([tree for path, tree in modules().items() if path.is_relative_to(folder)])
+
+
+def _third_party_in(trees: Iterable[ast.Module]) -> set[str]:
     names = {name.partition(".")[0] for tree in trees for node in ast.walk(tree) for name in _named(node)}
     return names - {*sys.stdlib_module_names, *PACKAGES, "effects_toolkit"} - BROUGHT_ALONG
 
