@@ -1,7 +1,7 @@
 """Statements that commit by themselves are prepared, where no pooler is between; what that must not change.
 
-A plan that is kept may be older than the table's contents, a prepared statement older than a column's type. Nor does
-the session of such statements take several of the server's processes for one of them.
+A plan that is kept may be older than the table's contents, a prepared statement older than a column's type. Such a
+session also keeps each statement to one process of the server.
 """
 
 from __future__ import annotations
