@@ -30,7 +30,7 @@ import effects_email
 import effects_reports
 import effects_webhooks
 from effects import Attempt, Done, Effects, JobType, enqueue, set_default
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_email import send_templated_email
 from effects_reports import report, request_report

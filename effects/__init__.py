@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from effects import lazy
+from effects.process import lazy
 
 if TYPE_CHECKING:
     from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError, UnresolvedFailovers
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
         UnknownJobType,
     )
     from effects.hooks import HookEvent
-    from effects.keys import generate_key
     from effects.model.attempt import Attempt
     from effects.model.job import Job, NewJob, Receipt
     from effects.model.job_type import JobType, Routing
     from effects.model.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
     from effects.options import EffectsOptions
     from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
-    from effects.schedules import Schedule
+    from effects.scheduling.schedules import Schedule
+    from effects.secrets.keys import generate_key
     from effects.sessions.forgotten import SessionForgottenWarning
     from effects.settings import Settings
     from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
@@ -70,14 +70,14 @@ else:
                 "StoreUnavailable, UnknownJobType"
             ),
             "effects.hooks": "HookEvent",
-            "effects.keys": "generate_key",
+            "effects.secrets.keys": "generate_key",
             "effects.model.attempt": "Attempt",
             "effects.model.job": "Job, NewJob, Receipt",
             "effects.model.job_type": "JobType, Routing",
             "effects.model.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
             "effects.options": "EffectsOptions",
             "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
-            "effects.schedules": "Schedule",
+            "effects.scheduling.schedules": "Schedule",
             "effects.sessions.forgotten": "SessionForgottenWarning",
             "effects.settings": "Settings",
             "effects.storage.errors": "ObjectMissing, StorageRefused, StorageUnavailable",

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 from effects.arguments import require, text
 from effects.errors import ConfigurationError, PayloadInvalid
 from effects.model.registry import Registry
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.text.placeholders import fill_placeholders, why_unfilled
 from effects.text.wording import described
 

@@ -15,12 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from effects.alerts import ALERTS_SCHEDULE, Alert
 from effects.arguments import each_of, instance_of, listed, optional, require
 from effects.crashpoints import point
-from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, StoreRejected
 from effects.hooks import Hook, HookName, Hooks
-from effects.importing import refuse_while_importing
 from effects.job_function import JobFunction
-from effects.keys import KeyRing
 from effects.model.function_type import FunctionJobType, JobPolicies, Release, local_names
 from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.model.job_type import JobType
@@ -30,7 +27,10 @@ from effects.model.registry import Registry, installed_job_types
 from effects.notifier import Notifier
 from effects.options import EffectsOptions
 from effects.packages import package_settings, split_options
-from effects.schedules import Schedule
+from effects.process.entry_points import entry_points
+from effects.process.importing import refuse_while_importing
+from effects.scheduling.schedules import Schedule
+from effects.secrets.keys import KeyRing
 from effects.sessions.constructed import register
 from effects.sessions.databases import CallersDatabase
 from effects.sessions.engines import callers_engine, can_carry, url_of

@@ -14,13 +14,13 @@ from effects import arguments
 from effects.arguments import build_each, check_fields, each_of, require
 from effects.errors import EnqueueError, KeyUnavailable
 from effects.idempotence import IdempotentWriter, KeyHolder, write_once
-from effects.keys import KeyRing
 from effects.model.job import NewJob, Receipt
 from effects.model.job_type import JobType, routing_of
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry
 from effects.retry import ON_UNKNOWN
-from effects.sealing import seal_payload
+from effects.secrets.keys import KeyRing
+from effects.secrets.sealing import seal_payload
 from effects.sessions.forgotten import note_writing
 from effects.sessions.joining import AnySession
 from effects.store.db.store import Store

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from effects.errors import KeyUnavailable
-from effects.keys import KeyRing
 from effects.model.payload_codec import SEALED
+from effects.secrets.keys import KeyRing
 
 
 def store_text(keys: KeyRing, text: str, attempt: str) -> dict[str, Any]:

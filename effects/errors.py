@@ -18,7 +18,7 @@
     ├─ WorkerNotFound            … a worker that is not registered
     ├─ FailoverNotFound          … a failover that no worker has noticed
     ├─ BulkNotFound              … a bulk action that is not there
-    ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.signing`
+    ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.secrets.signing`
     │   └─ SecretInvalid         the secret itself cannot be used
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
     ├─ StoreUnavailable          the database is unavailable; the last statement may have taken effect or not

@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effects import lazy
+from effects.process import lazy
 
 if TYPE_CHECKING:
-    from effects import arguments, signing, web_apps
+    from effects import arguments, web_apps
     from effects.api import insert_intended, insert_one_intended, insert_reserved, reserve_jobs
     from effects.arguments import aware, build_each, check_arguments, each_of, optional, printable, require, shown
     from effects.crashpoints import declare, point
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from effects.idempotence import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
     from effects.limits import Breaker, Rate
     from effects.logs import RateLimitedLogger, error_places, error_reason
-    from effects.long_calls import long_call
     from effects.model.advice import Action, Explanation, Instead
     from effects.model.job_type import routing_of
     from effects.model.ledger import LEDGER_STATES, LedgerRow, fold_sql
@@ -63,12 +62,12 @@ if TYPE_CHECKING:
     from effects.moments import moment, moment_or_none, phases_ms
     from effects.packages import ModulesNamed, PackageSettings
     from effects.plain_values import ObjectData, path_of_fault, to_plain
-    from effects.private_files import create_private
+    from effects.process.long_calls import long_call
+    from effects.process.private_files import create_private
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
-    from effects.sealing import SealedColumn, seal_payload
-    from effects.sessions.asynchronous import AnyAsyncSession, in_async
-    from effects.sessions.joining import AnySession, commits_alone
-    from effects.signing import (
+    from effects.secrets import signing
+    from effects.secrets.sealing import SealedColumn, seal_payload
+    from effects.secrets.signing import (
         HEADER_PREFIX,
         SECRET_PREFIX,
         TOLERANCE_SECONDS,
@@ -79,6 +78,8 @@ if TYPE_CHECKING:
         verify,
         verify_with,
     )
+    from effects.sessions.asynchronous import AnyAsyncSession, in_async
+    from effects.sessions.joining import AnySession, commits_alone
     from effects.storage.base import Storage, Writer
     from effects.storage.boot import boot_id
     from effects.storage.disposition import attachment
@@ -119,7 +120,7 @@ else:
     __getattr__, __dir__ = lazy.names(
         __name__,
         {
-            "effects": "arguments, signing, web_apps",
+            "effects": "arguments, web_apps",
             "effects.api": "insert_intended, insert_one_intended, insert_reserved, reserve_jobs",
             "effects.arguments": "aware, build_each, check_arguments, each_of, optional, printable, require, shown",
             "effects.crashpoints": "declare, point",
@@ -139,7 +140,7 @@ else:
             "effects.idempotence": "NO_DIGEST, IdempotentWriter, KeyHolder, write_once",
             "effects.limits": "Breaker, Rate",
             "effects.logs": "RateLimitedLogger, error_places, error_reason",
-            "effects.long_calls": "long_call",
+            "effects.process.long_calls": "long_call",
             "effects.model.advice": "Action, Explanation, Instead",
             "effects.model.job_type": "routing_of",
             "effects.model.ledger": "LEDGER_STATES, LedgerRow, fold_sql",
@@ -147,12 +148,13 @@ else:
             "effects.moments": "moment, moment_or_none, phases_ms",
             "effects.packages": "ModulesNamed, PackageSettings",
             "effects.plain_values": "ObjectData, path_of_fault, to_plain",
-            "effects.private_files": "create_private",
+            "effects.process.private_files": "create_private",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
-            "effects.sealing": "SealedColumn, seal_payload",
+            "effects.secrets.sealing": "SealedColumn, seal_payload",
             "effects.sessions.asynchronous": "AnyAsyncSession, in_async",
             "effects.sessions.joining": "AnySession, commits_alone",
-            "effects.signing": (
+            "effects.secrets": "signing",
+            "effects.secrets.signing": (
                 "HEADER_PREFIX, SECRET_PREFIX, TOLERANCE_SECONDS, decode_secret, generate_secret, parse_secret, "
                 "sign, verify, verify_with"
             ),

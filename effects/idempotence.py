@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import IdempotencyConflict
-from effects.keys import KeyRing
+from effects.secrets.keys import KeyRing
 
 T = TypeVar("T")
 R = TypeVar("R")

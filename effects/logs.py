@@ -22,8 +22,8 @@ from types import FrameType
 from typing import Any, TextIO
 
 from effects.errors import EffectsError
-from effects.frames import error_frames, frame_texts, thread_frames
 from effects.moments import moment
+from effects.process.frames import error_frames, frame_texts, thread_frames
 from effects.text.unsafe import UNSAFE, escape_unsafe
 
 _log = logging.getLogger("effects")
@@ -127,7 +127,7 @@ def error_reason(error: BaseException) -> str:
 
 
 def error_places(error: BaseException, frames_max: int = _FRAMES_MAX) -> str:
-    """Where an error came through, the app's innermost frame first; see `effects.frames`."""
+    """Where an error came through, the app's innermost frame first; see `effects.process.frames`."""
     return " < ".join(error_frames(error, frames_max))
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
+from effects.process.entry_points import entry_points
 from effects.settings import Settings, check_kinds, values_of
 from effects.text.nearest import nearest
 

@@ -17,7 +17,7 @@ from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
 from effects.model.outcome import Done, Outcome, Snooze
 from effects.retry import DAY_SECONDS
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.store import prune as pages
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.old_rows import Ages

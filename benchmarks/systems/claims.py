@@ -12,7 +12,8 @@ from unittest.mock import patch
 from benchmarks.processes import await_go
 from benchmarks.systems import ours
 from effects.store.claim.claim import Claimed
-from effects.worker import Worker, dispatcher
+from effects.worker import Worker
+from effects.worker.claiming import dispatcher
 
 
 def work(seconds: str, database: str) -> None:

@@ -13,7 +13,7 @@ from benchmarks.servers import effects_url
 from effects import Effects, JobType, NewJob, Refused, enqueue_many
 from effects.store.queue import settle
 from effects.worker import Worker
-from effects.worker.numbers import RollupRecorder
+from effects.worker.recording.numbers import RollupRecorder
 
 JOB_TYPE, REFUSED = "bench.noop", "bench.refused"
 

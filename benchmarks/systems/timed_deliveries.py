@@ -9,8 +9,10 @@ import time
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.systems.deliveries import app
 from benchmarks.systems.parts import Places, Stopwatch
-from effects.worker import Worker, batch_loader, dispatcher, verdicts
-from effects.worker.attempt import RunningAttempt
+from effects.worker import Worker
+from effects.worker.attempts.attempt import RunningAttempt
+from effects.worker.claiming import batch_loader, dispatcher
+from effects.worker.recording import verdicts
 from effects_webhooks.jobs import deliver
 from effects_webhooks.transport.http import WebhookTransports
 

@@ -11,9 +11,11 @@ from sqlalchemy.engine.default import DefaultDialect
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.systems import mail, ours
 from benchmarks.systems.parts import Places, Stopwatch
-from effects.worker import Worker, batch_loader, dispatcher, settler, verdicts
+from effects.worker import Worker
+from effects.worker.claiming import batch_loader, dispatcher
+from effects.worker.recording import settler, verdicts
 from effects_email.jobs import send
-from effects_email.transport.smtp import SmtpTransport
+from effects_email.transport.smtp.transport import SmtpTransport
 
 # Of a batch each: a stopwatch at every job would cost as much as what it measures.
 BATCH: Places = {

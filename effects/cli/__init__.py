@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effects import lazy
+from effects.process import lazy
 
 if TYPE_CHECKING:
     from effects.cli.context import Context, actor, pass_context

@@ -20,7 +20,7 @@ from effects import logs
 from effects.app import Effects
 from effects.default_app import set_default
 from effects.errors import ConfigurationError, SchemaMismatch
-from effects.importing import importing, place_of_error, reason_of_error
+from effects.process.importing import importing, place_of_error, reason_of_error
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
 from effects.store.db.urls import database_url as parse_url

@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 import click
 
-from effects.private_files import private_file
+from effects.process.private_files import private_file
 
 
 @contextmanager
 def output_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that an option names, written whole or not at all, with mode 0600: as `effects.private_files`.
+    """A file that an option names, written whole or not at all, with mode 0600: as `effects.process.private_files`.
 
     Raises:
         click.FileError: it cannot be written.

@@ -13,7 +13,7 @@ from effects.cli.output import Table
 from effects.cli.results import CommandResult, command
 from effects.errors import ConfigurationError
 from effects.exit_codes import ExitCode
-from effects.keys import DIGEST_KEY_ID, KeyRing, generate_key
+from effects.secrets.keys import DIGEST_KEY_ID, KeyRing, generate_key
 from effects.store.rotate import KeyCount, Rotation, count_keys
 from effects.store.rotate import rotate as run_rotation
 

@@ -17,11 +17,11 @@ from effects.cli import garbage
 from effects.cli.process_end import leave
 from effects.cli.program import as_called, called_as, name_app
 from effects.crashpoints import install_from_environment
-from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
 from effects.exit_codes import ExitCode
-from effects.importing import reason_of_error
 from effects.logs import error_places, log_thread_error
+from effects.process.entry_points import entry_points
+from effects.process.importing import reason_of_error
 from effects.text.nearest import nearest
 from effects.text.unsafe import without_unsafe
 from effects.version import VERSION

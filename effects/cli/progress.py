@@ -7,8 +7,8 @@ from collections import Counter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from effects import lazy
 from effects.model.settlement import Settlement
+from effects.process import lazy
 
 if TYPE_CHECKING:
     from rich import console, progress

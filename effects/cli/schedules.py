@@ -12,9 +12,9 @@ from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, parse_object, parse_time, reason_option, status_option, type_option
 from effects.cli.output import Table, cell
 from effects.cli.results import CommandResult, command, listed
-from effects.firing import fire_now
 from effects.moments import moment
-from effects.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
+from effects.scheduling.firing import fire_now
+from effects.scheduling.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
 from effects.store.schedules import definitions as store_schedules
 from effects.store.schedules.states import STATES, ScheduleState, read_states
 

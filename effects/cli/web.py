@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from effects import lazy
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import limit_option, parse_age, reason_option
 from effects.cli.output import Table
 from effects.cli.results import CommandResult, command, listed
 from effects.errors import ConfigurationError
+from effects.process import lazy
 from effects.store.web_sessions import sign_ins
 from effects.store.web_sessions.sign_ins import WebSession
 from effects.web.addresses import DEFAULT_PORT, sign_in_url

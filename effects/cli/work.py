@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import click
 
-from effects import crashpoints, open_files
+from effects import crashpoints
 from effects.app import Effects
 from effects.cli import garbage
 from effects.cli.context import Context, pass_context
@@ -24,10 +24,11 @@ from effects.errors import ConfigurationError
 from effects.exit_codes import ExitCode
 from effects.model.settlement import Settlement
 from effects.observation.metrics import LOOPBACK, MetricsServer, WorkerMetrics
+from effects.process import open_files
 from effects.store.operator.counts import count_unknown_due
 from effects.store.operator.queue_status import due_jobs
 from effects.worker import Worker
-from effects.worker.queues import default_slots
+from effects.worker.queues.worker_queues import default_slots
 
 _log = logging.getLogger("effects.worker")
 

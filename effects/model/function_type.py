@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Literal, TypedDict, TypeVar, cast, get_origin, get_type_hints
 
 from effects.errors import ConfigurationError
-from effects.frames import relative
 from effects.model.attempt import Attempt
 from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer, Outcome
+from effects.process.frames import relative
 from effects.retry import OnUnknown, RetryPolicy
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.text.nearest import nearest
 from effects.text.scrub import class_name
 from effects.text.wording import described

@@ -16,7 +16,6 @@ from sqlalchemy import Connection
 from effects import errors
 from effects.arguments import optional, printable
 from effects.errors import ConfigurationError, KeyUnavailable, PayloadInvalid, SealInvalid
-from effects.frames import relative
 from effects.logs import RateLimitedLogger
 from effects.model.advice import Explanation, Instead
 from effects.model.attempt import Attempt
@@ -24,8 +23,9 @@ from effects.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer, Outcome, Refused, Retry, Snooze, Unknown
 from effects.model.payload_codec import PayloadCodec
+from effects.process.frames import relative
 from effects.retry import OnUnknown, RetryPolicy
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.text.database_error import database_condition
 from effects.text.redact import sensitive_fields
 from effects.text.scrub import CODE_CHARS_MAX, class_name

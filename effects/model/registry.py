@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from effects.entry_points import entry_points
 from effects.errors import ConfigurationError, EnqueueError, PayloadInvalid, UnknownJobType
 from effects.logs import error_places
 from effects.model.declaration import check_job_type
 from effects.model.job_type import JobType
-from effects.schedules import PLACEHOLDERS, Schedule
+from effects.process.entry_points import entry_points
+from effects.scheduling.schedules import PLACEHOLDERS, Schedule
 from effects.text.nearest import nearest
 from effects.text.placeholders import why_unfilled
 from effects.text.scrub import class_name

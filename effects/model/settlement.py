@@ -96,7 +96,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     error_code: str | None = None
     message: str | None = None
     error_type: str | None = None
-    stack: str | None = None  # see `effects.frames`
+    stack: str | None = None  # see `effects.process.frames`
     error_text: Detail | None = None  # as stored, see `effects.error_text`
     logged_error: BaseException | None = None  # what the log is given as `exc_info`
     detail: Detail | None = None

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from effects import open_files
 from effects.app import Effects
 from effects.errors import ConfigurationError, DeliveryError, SchemaMismatch
-from effects.keys import KeyRing
+from effects.process import open_files
+from effects.secrets.keys import KeyRing
 from effects.settings import DEFAULT_STORAGE_URL
 from effects.store.db import revisions
 from effects.store.operator.database_checks import DoctorFinding, Level, examine_tables, examine_work

@@ -9,7 +9,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from effects.private_files import create_private
+from effects.process.private_files import create_private
 from effects.storage.base import Stored
 from effects.storage.boot import boot_id
 from effects.storage.joining import RunningDigest, append_file, write_whole

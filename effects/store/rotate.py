@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.entry_points import entry_points
 from effects.error_text import attempt_row, reseal_text
 from effects.errors import KeyUnavailable, PayloadInvalid
-from effects.keys import KeyRing
 from effects.model.job import Job
-from effects.sealing import SealedColumn, reseal_payload
+from effects.process.entry_points import entry_points
+from effects.secrets.keys import KeyRing
+from effects.secrets.sealing import SealedColumn, reseal_payload
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json

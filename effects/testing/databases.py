@@ -10,7 +10,7 @@ from sqlalchemy import URL, create_engine, text
 from sqlalchemy.engine import make_url
 
 from effects.errors import ConfigurationError
-from effects.private_files import private_file
+from effects.process.private_files import private_file
 from effects.settings import Settings
 from effects.store.db.engine import create_engine as own_engine
 from effects.store.db.store import Store, TableBuilder

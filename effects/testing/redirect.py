@@ -12,8 +12,8 @@ from sqlalchemy import URL, Engine, event
 
 from effects.app import Effects
 from effects.errors import ConfigurationError
-from effects.keys import KeyRing, generate_key
 from effects.notifier import Notifier
+from effects.secrets.keys import KeyRing, generate_key
 from effects.sessions.constructed import living
 from effects.sessions.databases import CallersDatabase
 from effects.storage import open_storage

@@ -16,12 +16,12 @@ from sqlalchemy import MetaData
 
 from effects.app import Effects, installed_tables
 from effects.default_app import default, replace_default
-from effects.entry_points import entry_points
 from effects.errors import ConfigurationError
 from effects.http.network import replace_network_rule
 from effects.model.job_type import JobType
 from effects.model.outcome import Outcome
-from effects.sealing import open_payload
+from effects.process.entry_points import entry_points
+from effects.secrets.sealing import open_payload
 from effects.sessions.joining import AnySession
 from effects.store.queue.job_rows import payloads
 from effects.store.schedules import definitions

@@ -5,7 +5,7 @@
         user: str
         code: Annotated[str, Sensitive]
 
-Such a field is sealed in the database (`effects.sealing`), opened only for the handler, left out of the
+Such a field is sealed in the database (`effects.secrets.sealing`), opened only for the handler, left out of the
 payload's `repr`, and redacted in the attempt's report.
 """
 

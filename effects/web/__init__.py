@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from effects import lazy
+from effects.process import lazy
 
 if TYPE_CHECKING:
     from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from effects.entry_points import entry_points
 from effects.observation.evidence import Evidence
+from effects.process.entry_points import entry_points
 from effects.web.actions import PageAction
 from effects.web.navigation import NavigationEntry
 from effects.web.routes import PageRoute

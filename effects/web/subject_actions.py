@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from effects.bulk import cancel_bulk
 from effects.errors import EnqueueError
-from effects.firing import fire_now
 from effects.model.job import QUARANTINE_QUEUE
+from effects.scheduling.firing import fire_now
 from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.actions import request_drain

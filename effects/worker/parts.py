@@ -17,21 +17,21 @@ from effects.store.db import revisions
 from effects.store.db.store import Store
 from effects.store.operator.counts import count_unknown
 from effects.store.workers.registration import Activity
-from effects.worker.batch_loader import BatchLoader
-from effects.worker.dispatcher import Claimer, Dispatcher
-from effects.worker.failover_evidence import FailoverEvidence
-from effects.worker.handler_loop import HandlerLoop
-from effects.worker.heartbeat import Heartbeat, Rescuer
-from effects.worker.more_to_come import MoreToCome
-from effects.worker.notifications import NotificationListener
-from effects.worker.numbers import RollupRecorder
-from effects.worker.outage import Outage, bounds, cut_overdue
-from effects.worker.queues import WorkerQueues, planned
-from effects.worker.release_batcher import ReleaseBatcher, Released, ReleaseThread, mark_released
-from effects.worker.runtime import Runtime
-from effects.worker.scheduler import Scheduler
-from effects.worker.settler import Settler
-from effects.worker.supervisor import PartFault, Supervisor, Watch
+from effects.worker.claiming.batch_loader import BatchLoader
+from effects.worker.claiming.dispatcher import Claimer, Dispatcher
+from effects.worker.claiming.more_to_come import MoreToCome
+from effects.worker.machine.runtime import Runtime
+from effects.worker.queues.handler_loop import HandlerLoop
+from effects.worker.queues.worker_queues import WorkerQueues, planned
+from effects.worker.recording.numbers import RollupRecorder
+from effects.worker.recording.release_batcher import ReleaseBatcher, Released, ReleaseThread, mark_released
+from effects.worker.recording.settler import Settler
+from effects.worker.supervision.outage import Outage, bounds, cut_overdue
+from effects.worker.supervision.supervisor import PartFault, Supervisor, Watch
+from effects.worker.upkeep.failover_evidence import FailoverEvidence
+from effects.worker.upkeep.heartbeat import Heartbeat, Rescuer
+from effects.worker.upkeep.notifications import NotificationListener
+from effects.worker.upkeep.scheduler import Scheduler
 
 _log = logging.getLogger("effects.worker")
 

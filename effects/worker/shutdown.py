@@ -14,9 +14,9 @@ from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import error_places
 from effects.store.workers.registration import deregister, end
+from effects.worker.machine.runtime import Runtime
 from effects.worker.parts import Parts
-from effects.worker.runtime import Runtime
-from effects.worker.supervisor import Service
+from effects.worker.supervision.supervisor import Service
 
 FLUSH_SECONDS = 30.0
 JOIN_SECONDS = 2.0

@@ -17,11 +17,11 @@ from effects.app import Effects
 from effects.exit_codes import ExitCode
 from effects.logs import RateLimitedLogger, error_places
 from effects.model.settlement import Settlement
-from effects.worker.lasting import lasting
+from effects.worker.machine.lasting import lasting
+from effects.worker.machine.runtime import Runtime
 from effects.worker.parts import Parts
-from effects.worker.runtime import Runtime
 from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
-from effects.worker.supervisor import PartFault
+from effects.worker.supervision.supervisor import PartFault
 
 HANGING_MAX = 4
 HANDOVER_SECONDS = 1.0  # a dispatcher that has not begun the shutdown by then has stalled

@@ -30,7 +30,7 @@ from effects import Done, Fixed, FixedSchedule, Outcome, Pause, Refused, Retry, 
 from effects.extend import DAY_SECONDS, phases_ms
 from effects_email.refusals import Weight, is_of_message
 from effects_email.transport.base import Kind, SendResult, Verdict
-from effects_email.transport.verdicts import reply_text
+from effects_email.transport.replies.verdicts import reply_text
 
 RETRY = RetryPolicy(
     backoff=FixedSchedule((60, 300, 900, 1800, 3600, 7200, 14_400)),

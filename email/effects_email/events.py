@@ -31,7 +31,7 @@ from effects_email.suppressions.bounces import note_delivered, note_failures
 from effects_email.suppressions.rows import Reason, new_row, write
 from effects_email.tables import events as table
 from effects_email.tables.events import ProviderEventRow
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 EventKind: TypeAlias = Literal[
     "accepted", "delivered", "delayed", "bounced_hard", "bounced_soft", "complained", "unsubscribed", "failed"

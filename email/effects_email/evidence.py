@@ -20,7 +20,7 @@ from effects_email.classify import FINAL
 from effects_email.record import RecipientResult
 from effects_email.tables import events as table
 from effects_email.tables import ledger, sent
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 if TYPE_CHECKING:
     from effects import Effects

@@ -10,8 +10,8 @@ import msgspec
 from effects import ConfigurationError
 from effects.extend import Explanation
 from effects_email.transport.base import About, Kind, Stage, Suppress, Verdict
-from effects_email.transport.faults import FAULT_CODES, FaultCode
-from effects_email.transport.verdicts import reply_of, verdict_of_fault, verdict_of_reply
+from effects_email.transport.replies.faults import FAULT_CODES, FaultCode
+from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
 
 SMTP_STAGES: tuple[Stage, ...] = tuple(stage for stage in get_args(Stage) if stage != "request")
 _FOLLOWS: Mapping[Kind, str] = {

@@ -16,7 +16,7 @@ from effects_email.record import AddressFailure, RecipientResult, SendRecord
 from effects_email.suppressions.bounces import note_failures
 from effects_email.tables import refusals
 from effects_email.transport.base import OutgoingMessage, SendResult
-from effects_email.transport.verdicts import reply_text
+from effects_email.transport.replies.verdicts import reply_text
 
 
 def recipient_results(message: Message, send_result: SendResult) -> list[RecipientResult]:

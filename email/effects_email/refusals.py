@@ -30,7 +30,7 @@ from effects_email.message.address import address_digest
 from effects_email.suppressions.bounces import take_back
 from effects_email.tables import refusals as table
 from effects_email.transport.base import Kind, Reply, Stage, Verdict
-from effects_email.transport.verdicts import words_of
+from effects_email.transport.replies.verdicts import words_of
 
 OURS_MESSAGES, ALIKE_MESSAGES, ADDRESS_MESSAGES = 2, 5, 20
 # A refusal of one of these stages concerns a message; before them there is no message.

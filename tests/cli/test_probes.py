@@ -14,7 +14,7 @@ from effects.observation import metrics
 from effects.observation.metrics import MetricsServer, WorkerMetrics
 from effects.store.db.deadlines import Bounds
 from effects.worker import Worker
-from effects.worker.supervisor import DOUBT_SECONDS, PartFault
+from effects.worker.supervision.supervisor import DOUBT_SECONDS, PartFault
 from tests.peers.proxy import Proxy
 from tests.support.processes import fleet
 from tests.support.served_metrics import fetch, port_of, serving

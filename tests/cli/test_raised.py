@@ -16,10 +16,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from effects import Attempt, Effects, JobType, RetryPolicy, Sensitive, enqueue
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store import rotate as rotation
 from effects.worker import Worker
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.manual_workers import rows

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from effects import Effects, Refused, Retry, enqueue
 from effects.observation.doctor import examine, exit_code
 from effects.observation.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.store.limits import rows as limit_rows
 from effects.store.operator import queue_status
 from effects.store.operator.database_checks import DoctorFinding

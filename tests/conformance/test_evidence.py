@@ -10,9 +10,9 @@ import pytest
 from effects import Done, Effects, enqueue
 from effects.model.settlement import Settlement
 from effects.store.workers.failovers import note_failover
-from effects.worker.failover_evidence import FailoverEvidence
-from effects.worker.outage import Outage
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.supervision.outage import Outage
+from effects.worker.upkeep.failover_evidence import FailoverEvidence
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted

@@ -10,8 +10,8 @@ from effects import Effects, Job, NewJob, enqueue_many
 from effects.limits import Rate
 from effects.store.limits import rows as limit_rows
 from effects.worker import Worker
-from effects.worker.queues import planned
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.queues.worker_queues import planned
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.manual_workers import ManualWorker

@@ -13,9 +13,9 @@ from effects.limits import Breaker
 from effects.model.registry import Registry
 from effects.store.claim.ready_keys import PROBES_PER_ROUND
 from effects.store.limits import rows as limit_rows
-from effects.worker.local_bound import LocalBound
-from effects.worker.queues import planned
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.queues.local_bound import LocalBound
+from effects.worker.queues.worker_queues import planned
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import answered, limited
 from tests.support.log_lines import log_lines

@@ -27,8 +27,8 @@ from effects.store.numbers.rows import Rollup, rollup_columns, rollup_of
 from effects.store.numbers.samples import seconds_without_worker, take_sample
 from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS, SIX_HOURS
 from effects.worker import Worker
-from effects.worker.numbers import LATE_SECONDS, RollupRecorder
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.recording.numbers import LATE_SECONDS, RollupRecorder
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.query_plans import recorded, rows_touched_in

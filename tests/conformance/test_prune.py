@@ -25,8 +25,8 @@ from effects import (
     enqueuing,
     retention,
 )
-from effects.firing import fire_now
 from effects.retention import Prune, Pruned, prune
+from effects.scheduling.firing import fire_now
 from effects.store import prune as store_prune
 from effects.store.operator.actions import cancel
 from effects.store.operator.audit import audit

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Done, Effects, EnqueueError, JobType, Refused, Schedule, enqueue
-from effects.firing import fire_due, fire_now
 from effects.moments import moment
+from effects.scheduling.firing import fire_due, fire_now
 from effects.store.operator.requeue import requeue
 from effects.store.schedules import definitions as schedule_definitions
 from effects.store.schedules import slots as schedule_slots
 from effects.store.schedules.definitions import Registered
 from effects.store.schedules.states import read_states
 from effects.worker import Worker
-from effects.worker.outage import Outage
-from effects.worker.runtime import Runtime
-from effects.worker.scheduler import LOOK_SECONDS, Scheduler
+from effects.worker.machine.runtime import Runtime
+from effects.worker.supervision.outage import Outage
+from effects.worker.upkeep.scheduler import LOOK_SECONDS, Scheduler
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted

@@ -16,9 +16,9 @@ from effects.model.settlement import Settlement
 from effects.store.db.store import Store
 from effects.store.queue.settle import settle
 from effects.store.queue.table_ledger import TableLedger
-from effects.worker.outage import Outage
-from effects.worker.runtime import Runtime
-from effects.worker.verdicts import APPLIES_MAX, BATCH_CHARS_MAX, VerdictWriter, parts
+from effects.worker.machine.runtime import Runtime
+from effects.worker.recording.verdicts import APPLIES_MAX, BATCH_CHARS_MAX, VerdictWriter, parts
+from effects.worker.supervision.outage import Outage
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted

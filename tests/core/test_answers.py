@@ -36,8 +36,8 @@ from effects.model.settlement import Execution, Settlement, WorkerLost
 from effects.text import scrub
 from effects.text.scrub import DETAIL_BYTES_MAX, clean_detail
 from effects.worker import Worker
-from effects.worker.answer import WAIT_SECONDS_MAX, accept
-from effects.worker.attempt import RunningAttempt
+from effects.worker.attempts.answer import WAIT_SECONDS_MAX, accept
+from effects.worker.attempts.attempt import RunningAttempt
 from tests.conftest import AppFactory
 from tests.support.answers import EXCEPTIONS, VALUES, NoText, outcome_makers
 from tests.support.sample_jobs import job

@@ -43,7 +43,7 @@ from effects import (
     status_async,
     wait_async,
 )
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_email import NewEmail, send_templated_email, send_templated_email_async, send_templated_emails_async
 from effects_reports import Notify, report, request_report, request_report_async

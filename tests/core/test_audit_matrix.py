@@ -25,9 +25,9 @@ import effects_webhooks
 from effects import Effects, EffectsError, Refused, Schedule, Unknown, cancel, crashpoints, enqueue, reschedule
 from effects.bulk import BulkStarted, act_on, cancel_bulk, carry_out, preview
 from effects.exit_codes import ExitCode
-from effects.firing import fire_now
-from effects.keys import generate_key
 from effects.retention import prune
+from effects.scheduling.firing import fire_now
+from effects.secrets.keys import generate_key
 from effects.store.audit_log.entries import LogFilters, list_entries
 from effects.store.audit_log.looks import note_look
 from effects.store.audit_log.notes import AuditAction

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Alert, ConfigurationError, DeadLetters, Effects, Schedule
-from effects.keys import generate_key
 from effects.observation.doctor import examine
+from effects.secrets.keys import generate_key
 from effects.store.schedules import definitions
 from effects.worker import Worker
 from effects_reports import Notify, ReportInvalid, report, request_report

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from effects import Effects, NewJob, enqueue, enqueue_many
-from effects.worker import Worker, settler
+from effects.worker import Worker
+from effects.worker.recording import settler
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, run_sql
 from tests.support.query_plans import queues_asked, recorded

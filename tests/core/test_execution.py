@@ -17,7 +17,7 @@ from effects.store.db.sql import columns_of
 from effects.store.db.store import Store
 from effects.store.queue.table_ledger import TableLedger
 from effects.worker import Worker
-from effects.worker.attempt import RunningAttempt
+from effects.worker.attempts.attempt import RunningAttempt
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.sample_jobs import job

@@ -11,7 +11,7 @@ import pytest
 
 from effects import Effects, enqueue
 from effects.observation.doctor import examine
-from effects.private_files import create_private, private_file
+from effects.process.private_files import create_private, private_file
 from effects.store.db.files import create_database_file
 from effects.store.migrations import migrate
 from effects.store.operator.database_checks import DoctorFinding

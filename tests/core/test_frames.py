@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from effects.frames import error_frames, place
+from effects.process.frames import error_frames, place
 
 SHOP = """
 import json

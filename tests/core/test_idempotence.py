@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 
 from effects import IdempotencyConflict
 from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
-from effects.keys import KeyRing, generate_key
+from effects.secrets.keys import KeyRing, generate_key
 
 KEYS = KeyRing(f"digest={generate_key()}")
 

@@ -29,8 +29,8 @@ from effects import (
     enqueue,
     status,
 )
-from effects.frames import relative
 from effects.model.function_type import JobPolicies
+from effects.process.frames import relative
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from effects.worker.lasting import OBJECTS, PYTHONS_OWN
+from effects.worker.machine.lasting import OBJECTS, PYTHONS_OWN
 
-BEGIN = "import gc, json; from effects.worker.lasting import lasting; own = gc.get_threshold()\n"
+BEGIN = "import gc, json; from effects.worker.machine.lasting import lasting; own = gc.get_threshold()\n"
 
 
 def printed(code: str, *arguments: str) -> Any:

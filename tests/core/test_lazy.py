@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from effects import lazy
+from effects.process import lazy
 from tests.support.waiting import wait_until
 
 SOURCE = """

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from effects import open_files
 from effects.observation.doctor import examine
+from effects.process import open_files
 from tests.conftest import AppFactory
 from tests.support.scripted import AsyncScripted
 

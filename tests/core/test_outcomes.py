@@ -16,7 +16,7 @@ import effects
 from effects import Attempt, Cancelled, Done, JobType, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.model.outcome import OUTCOMES
 from effects.model.settlement import Execution, Settlement
-from effects.worker.attempt import RunningAttempt
+from effects.worker.attempts.attempt import RunningAttempt
 from tests.support.sample_jobs import job
 
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects, enqueue
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_email import send_templated_email
 from effects_reports import find_report, list_reports, report, request_report

@@ -15,14 +15,14 @@ from effects import Effects, Job, enqueue
 from effects.errors import LeaseLost
 from effects.model.settlement import Execution, Settlement
 from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
-from effects.worker import Worker, queue_in_flight, queue_threads
-from effects.worker.attempt import RunningAttempt
-from effects.worker.full_looks import FullLooks
-from effects.worker.queue_in_flight import QueueInFlight
-from effects.worker.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
-from effects.worker.queues import planned
-from effects.worker.runtime import Runtime
-from effects.worker.supervisor import PartFault, Supervisor
+from effects.worker import Worker
+from effects.worker.attempts.attempt import RunningAttempt
+from effects.worker.machine.runtime import Runtime
+from effects.worker.queues.full_looks import FullLooks
+from effects.worker.queues.queue_in_flight import QueueInFlight
+from effects.worker.queues.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
+from effects.worker.queues.worker_queues import planned, queue_in_flight, queue_threads
+from effects.worker.supervision.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.sample_jobs import job

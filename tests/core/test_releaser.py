@@ -11,9 +11,9 @@ import pytest
 
 from effects import Job
 from effects.model.settlement import Execution
-from effects.worker.release_batcher import ReleaseBatcher, Released, ReleaseThread
-from effects.worker.runtime import Runtime
-from effects.worker.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
+from effects.worker.machine.runtime import Runtime
+from effects.worker.recording.release_batcher import ReleaseBatcher, Released, ReleaseThread
+from effects.worker.supervision.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
 from tests.support.staged import STEP_SECONDS, ClockRuntime
 from tests.support.waiting import wait_until
 

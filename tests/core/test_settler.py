@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from effects import Effects
-from effects.worker.outage import Outage
-from effects.worker.settler import UNWRITTEN_MAX, Settler
+from effects.worker.recording.settler import UNWRITTEN_MAX, Settler
+from effects.worker.supervision.outage import Outage
 from tests.support.staged import ClockRuntime
 
 LEASE = 120.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import effects_webhooks
 from effects.errors import SecretInvalid, SignatureInvalid
-from effects.signing import decode_secret, generate_secret, parse_secret, sign, verify, verify_with
+from effects.secrets.signing import decode_secret, generate_secret, parse_secret, sign, verify, verify_with
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, TIMESTAMP, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
-from effects.slots import Cron
+from effects.scheduling.slots import Cron
 
 # Zone, local start, cron text, the slots that follow by the local clock with its offset.
 TABLE = {

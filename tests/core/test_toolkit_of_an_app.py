@@ -34,7 +34,7 @@ from effects import (
     enqueue_async,
     set_default,
 )
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.db.engine import create_engine as own_engine
 from effects.testing import NetworkRefused, Toolkit
 from effects_reports import report, request_report

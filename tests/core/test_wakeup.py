@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from effects import Effects, enqueue
 from effects.store.db.store import Store
-from effects.worker.file_changes import FileChanges, FileGone
-from effects.worker.notifications import (
+from effects.worker.machine.file_changes import FileChanges, FileGone
+from effects.worker.machine.runtime import Runtime
+from effects.worker.upkeep.notifications import (
     SQLITE_LONG_STEP_SECONDS,
     SQLITE_STEP_SECONDS,
     SQLITE_STEP_SHARE,
@@ -21,7 +22,6 @@ from effects.worker.notifications import (
     NotificationListener,
     _Looks,
 )
-from effects.worker.runtime import Runtime
 from tests.support.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 DECLARED = """
 import json
-import effects_email.transport.http_exchange, effects_email.transport.smtp_transaction
+import effects_email.transport.http_api.exchange, effects_email.transport.smtp.transaction
 import effects_reports.jobs.step, effects_reports.transport.upload, effects_webhooks.transport.exchange
 from effects.crashpoints import POINTS
 print(json.dumps(POINTS))

@@ -27,8 +27,9 @@ from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.typing import Parser
 
-from effects import ConfigurationError, Effects, default, entry_points
-from effects.keys import generate_key
+from effects import ConfigurationError, Effects, default
+from effects.process import entry_points
+from effects.secrets.keys import generate_key
 from effects.sessions.constructed import living
 from effects.store.db import revisions
 from tests.support.documents import DOCUMENTS, OWN_DATABASE, RUN

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from tests.house.source import ROOT
 from tests.support.terminal import terminal
 

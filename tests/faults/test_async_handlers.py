@@ -17,10 +17,10 @@ from effects.extend import long_call
 from effects.model.outcome import Cancelled
 from effects.store.operator.audit import audit
 from effects.worker import Worker
-from effects.worker import attempt as running_attempt
-from effects.worker.event_loop import EventLoop
-from effects.worker.helper_threads import HELPERS_MAX
-from effects.worker.runtime import Runtime
+from effects.worker.attempts import attempt as running_attempt
+from effects.worker.machine.event_loop import EventLoop
+from effects.worker.machine.helper_threads import HELPERS_MAX
+from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.running import running

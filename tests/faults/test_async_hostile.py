@@ -18,7 +18,7 @@ from effects.errors import LeaseLost
 from effects.extend import long_call
 from effects.store.operator.audit import audit
 from effects.worker import Worker
-from effects.worker import attempt as running_attempt
+from effects.worker.attempts import attempt as running_attempt
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.support.log_lines import log_lines

@@ -12,7 +12,7 @@ from effects import Effects, crashpoints, enqueue
 from effects.bulk import BulkStarted, carry_out, find_bulk, preview
 from effects.crashpoints import ACTIONS, Action
 from effects.retention import prune
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.store.bulk.operation import BulkAction
 from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters

@@ -18,7 +18,8 @@ from sqlalchemy import event
 
 from effects import Effects, enqueue
 from effects.store.operator.audit import audit
-from effects.worker import Worker, outage
+from effects.worker import Worker
+from effects.worker.supervision import outage
 from tests.peers.saboteur import Sabotage, Saboteur
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql

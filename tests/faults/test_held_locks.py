@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from effects import Effects, NewJob, enqueue, enqueue_many
 from effects.store.db import store
 from effects.store.operator.audit import audit
-from effects.worker import Worker, outage
+from effects.worker import Worker
+from effects.worker.supervision import outage
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer

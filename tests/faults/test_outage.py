@@ -17,7 +17,7 @@ from effects.errors import StoreUnavailable
 from effects.exit_codes import ExitCode
 from effects.store.operator.audit import audit
 from effects.worker import Worker
-from effects.worker.outage import LOG_EVERY_SECONDS
+from effects.worker.supervision.outage import LOG_EVERY_SECONDS
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql

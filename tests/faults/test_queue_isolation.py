@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.operator.audit import audit
 from effects_email import send_templated_email
 from effects_reports import request_report

@@ -11,9 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from effects import Attempt, Done, Effects, JobType, NewJob, Outcome, enqueue_many
 from effects.model.settlement import Execution
 from effects.store.queue.table_ledger import TableLedger
-from effects.worker.outage import Outage
-from effects.worker.release_batcher import mark_released
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.recording.release_batcher import mark_released
+from effects.worker.supervision.outage import Outage
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 

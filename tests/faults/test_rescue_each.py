@@ -21,7 +21,7 @@ from effects.store.queue.liveness import RESCUE_BATCH
 from effects.store.queue.settle import Settled
 from effects.store.queue.table_ledger import TableLedger
 from effects.worker import Worker
-from effects.worker.heartbeat import Rescuer
+from effects.worker.upkeep.heartbeat import Rescuer
 from tests.conftest import AppFactory
 from tests.support.log_lines import LogLines, log_lines
 from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, row, rows, run_sql

@@ -15,9 +15,10 @@ from effects.errors import StoreConflict, StoreRejected, WorkerCannotContinue
 from effects.exit_codes import ExitCode
 from effects.store.db.faults import Fault
 from effects.store.operator.audit import audit
-from effects.worker import Worker, outage
-from effects.worker.outage import Outage
-from effects.worker.runtime import Runtime
+from effects.worker import Worker
+from effects.worker.machine.runtime import Runtime
+from effects.worker.supervision import outage
+from effects.worker.supervision.outage import Outage
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql

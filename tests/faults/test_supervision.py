@@ -16,11 +16,11 @@ import pytest
 from effects import Done, Effects, JobType, RetryPolicy, enqueue
 from effects.model.declaration import HOOKS
 from effects.observation.evidence import job_evidence
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.store.operator.audit import audit
 from effects.store.schedules import definitions as schedule_definitions
 from effects.worker import Worker
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.support.manual_workers import rows

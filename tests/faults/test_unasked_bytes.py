@@ -19,8 +19,8 @@ import pytest
 import trustme
 
 from effects.guarded.network import GuardedNetwork
-from effects_email.transport.http_client import ProviderClient
-from effects_email.transport.http_exchange import ProviderExchange
+from effects_email.transport.http_api.client import ProviderClient
+from effects_email.transport.http_api.exchange import ProviderExchange
 from effects_webhooks.transport.exchange import WebhookExchange
 from tests.peers.raw import RawPeer, read_request
 from tests.support.blocking_posts import BlockingTransports

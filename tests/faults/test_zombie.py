@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, enqueue
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.conftest import AppFactory

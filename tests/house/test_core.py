@@ -13,7 +13,7 @@ EXAMPLE = re.compile(r"such as [^;.]*(\.\w[^;. ]*)*")  # in a help text or an er
 
 ALLOWED = {
     "effects/options.py": "type checkers read no entry points; `test_options.py` compares it with the settings",
-    "effects/signing.py": "the header names of the Standard Webhooks specification",
+    "effects/secrets/signing.py": "the header names of the Standard Webhooks specification",
 }
 
 

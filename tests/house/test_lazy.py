@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from effects import lazy
+from effects.process import lazy
 from tests.house.source import modules
 
 LAZY = [

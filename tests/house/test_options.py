@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, EffectsOptions, Settings
-from effects.entry_points import entry_points
+from effects.process.entry_points import entry_points
 from tests.house.source import ROOT, modules
 
 KINDS: list[type[Any]] = [Settings, *(entry.load() for entry in entry_points("effects.settings"))]

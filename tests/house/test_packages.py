@@ -148,3 +148,15 @@ def test_documents_import_only_public_modules() -> None:
         if module not in DOORS + APP_DOORS
     ]
     assert behind == []
+
+
+@pytest.mark.parametrize("package", BUILT_IN)
+def test_the_readme_of_a_package_names_modules_that_exist(package: str) -> None:
+    folder = PACKAGES[package]
+    _, _, inside = (folder.parent / "README.md").read_text(encoding="utf-8").partition("\n## Inside\n")
+    names = set(re.findall(r"`([a-z_]+/?)`", inside))
+    there = {path.stem for path in folder.rglob("*.py")} | {
+        f"{path.name}/" for path in folder.rglob("*") if path.is_dir()
+    }
+    assert len(names) > 10
+    assert names - there - {"send_on_loop"} == set()

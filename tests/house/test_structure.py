@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from tests.house.imports import circles, imports
-from tests.house.source import PACKAGES, ROOT, functions, modules, name_of, nodes
+from tests.house.source import ROOT, functions, modules, name_of, nodes
 from tests.house.state import mutable_names
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 500
 WING_MODULES_MAX = 12
+FOLDER_MODULES_MAX = 17
+# (what is divided into wings, how many modules stand beside them)
+WINGED = {"effects/store": 2, "effects/worker": 3, "email/effects_email/transport": 6}
+LARGE_FOLDERS = {
+    "effects": "what an app imports or configures, each by its own name",
+    "effects/cli": "a module for each command, or group of commands",
+    "effects/web": "what all pages share; `views` has the pages",
+    "email/effects_email": "a module for each role, as in the other packages",
+    "webhooks/effects_webhooks": "a module for each role, as in the other packages",
+}
 ARCHITECTURE_LINES_MAX = 250
 HANDLER_CLASSES = {"_Handler", "_Server"}  # of the standard library's servers, private to their modules
 
@@ -24,15 +38,15 @@ STATE_OF_MODULES = {
     "effects/cli/program.py _program": "of a context: the program as it was called, which advice names",
     "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
     "effects/crashpoints.py _hook": "what a test does at a crash point",
-    "effects/worker/event_loop.py _owner": "of a context: the attempt whose code runs in it",
-    "effects/long_calls.py _executor": "of a context: the threads of the event loop that its task runs on",
+    "effects/worker/machine/event_loop.py _owner": "of a context: the attempt whose code runs in it",
+    "effects/process/long_calls.py _executor": "of a context: the threads of the event loop that its task runs on",
     "effects/http/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
     "effects/sessions/call_site.py _announced": "of a context: the line that a call in another thread was made from",
     "effects/sessions/forgotten.py _sessions": "of a context: transactions of sessions begun in it, held weakly",
     "effects/sessions/forgotten.py _writings": "of a context: connections that have written in it, held weakly",
     "effects/sessions/constructed.py _constructed": "the engine of a session leads to its Effects; held weakly",
-    "effects/importing.py _importing": "while a command imports an app, which may not enqueue",
-    "email/effects_email/transport/pool.py _pools": "a fork is heard of by the process alone",
+    "effects/process/importing.py _importing": "while a command imports an app, which may not enqueue",
+    "email/effects_email/transport/smtp/pool.py _pools": "a fork is heard of by the process alone",
     "email/effects_email/transport/url.py _registered": "schemes of URLs, before any Effects is made",
 }
 
@@ -52,16 +66,23 @@ def test_no_module_is_longer_than_500_lines() -> None:
     assert {name: length for name, length in lengths.items() if length > MODULE_LINES_MAX} == {}
 
 
-def test_the_store_is_divided_into_wings() -> None:
-    store = PACKAGES["effects"] / "store"
-    beside = sorted(path.name for path in store.glob("*.py") if path.name != "__init__.py")
-    sizes = {
-        wing.name: len([path for path in wing.glob("*.py") if path.name != "__init__.py"])
-        for wing in store.iterdir()
-        if wing.is_dir() and wing.name not in ("migrations", "__pycache__")
-    }
-    assert len(beside) <= 2, beside
-    assert {name: size for name, size in sizes.items() if size > WING_MODULES_MAX} == {}
+def _modules_by_folder() -> Counter[str]:
+    return Counter(name_of(path.parent) for path in modules() if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("folder", WINGED)
+def test_a_large_part_is_divided_into_wings(folder: str) -> None:
+    sizes = _modules_by_folder()
+    wings = {name: size for name, size in sizes.items() if Path(name).parent == Path(folder)}
+    assert sizes[folder] <= WINGED[folder]
+    assert len(wings) > 1
+    assert {name: size for name, size in wings.items() if size > WING_MODULES_MAX} == {}
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    """Or has a reason why it is large."""
+    large = {name for name, size in _modules_by_folder().items() if size > FOLDER_MODULES_MAX}
+    assert large == LARGE_FOLDERS.keys()
 
 
 def test_no_imports_go_in_a_circle() -> None:

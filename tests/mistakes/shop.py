@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from effects import Attempt, Effects, JobType, RetryPolicy, enqueue, set_default
 from effects.cli.main import cli
-from effects.keys import generate_key
 from effects.observation.evidence import find_evidence
 from effects.observation.sentences import sentence
+from effects.secrets.keys import generate_key
 from effects.store.migrations import migrate
 from effects.worker import Worker
 from tests.support.scripted import Scripted

@@ -13,8 +13,8 @@ from effects import Cancelled, Effects, Job
 from effects.model.settlement import Execution, Settlement
 from effects.store.queue.settle import Settled, settle
 from effects.worker import Worker
-from effects.worker.batch_loader import BatchLoader
-from effects.worker.runtime import Runtime
+from effects.worker.claiming.batch_loader import BatchLoader
+from effects.worker.machine.runtime import Runtime
 from effects_reports import open_result, report_status, request_report
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 import trustme
 
 from effects import ConfigurationError, Effects, EnqueueError, Fixed, KeyUnavailable, RetryPolicy
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.operator.audit import audit
 from effects.store.operator.requeue import requeue
 from effects_reports import (

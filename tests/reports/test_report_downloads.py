@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from effects import Effects, KeyUnavailable, ObjectMissing
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects_reports import (
     LinkExpired,
     LinkInvalid,

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict, JobNotFound, SchemaMismatch, cancel
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.db.sql import Window
 from effects_reports import (
     ParamsInvalid,

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Attempt, Effects, JobType, KeyUnavailable, Sensitive, enqueue
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.operator.audit import audit
 from effects.store.rotate import count_keys, rotate
 from effects_reports import (

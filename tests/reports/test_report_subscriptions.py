@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.firing import fire_now
-from effects.keys import generate_key
+from effects.scheduling.firing import fire_now
+from effects.secrets.keys import generate_key
 from effects.store.operator.dead_letters import DeadFilters, DeadLetter, list_dead
 from effects.store.schedules.states import read_states
 from effects_reports import (

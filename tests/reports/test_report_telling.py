@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from effects import Attempt, Effects, JobType, RetryPolicy, Routing, Sensitive
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.operator.requeue import requeue
 from effects_reports import Notify, ReportInvalid, repair_reports, request_report

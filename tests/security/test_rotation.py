@@ -13,8 +13,8 @@ import pytest
 from standardwebhooks import Webhook
 
 from effects import Effects, KeyUnavailable, NewJob, enqueue, enqueue_many
-from effects.keys import KeyRing
-from effects.sealing import open_payload, sealed_document
+from effects.secrets.keys import KeyRing
+from effects.secrets.sealing import open_payload, sealed_document
 from effects.store.rotate import KeyCount, count_keys, rotate
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook

@@ -25,7 +25,7 @@ from effects import (
 )
 from effects.model.registry import Registry
 from effects.observation.evidence import job_evidence
-from effects.sealing import open_payload, seal_payload
+from effects.secrets.sealing import open_payload, seal_payload
 from effects.store.operator.requeue import requeue
 from effects.text.redact import HIDDEN, redact, secret_texts, sensitive_fields
 from effects.worker import Worker

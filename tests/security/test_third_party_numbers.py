@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from effects.signing import verify
+from effects.secrets.signing import verify
 from effects.web_apps import Answer, content_length, wsgi_app
-from effects_email.transport.http_table import wait_of
+from effects_email.transport.http_api.table import wait_of
 from effects_reports.results.ranges import UnsatisfiableError, asked_range
 from effects_webhooks.classify import http_date, retry_after
 from effects_webhooks.listener import Listener

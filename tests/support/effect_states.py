@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
-from effects.keys import generate_key
 from effects.model.settlement import AttemptEnd
+from effects.secrets.keys import generate_key
 from effects.store.operator.actions import cancel
 from effects.store.operator.requeue import requeue
 from effects.store.operator.resolve import Resolution, ignore, resolve

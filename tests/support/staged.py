@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty
 from typing import Any
 
-from effects.worker.file_changes import FileChanges, Readiness
-from effects.worker.runtime import Runtime
+from effects.worker.machine.file_changes import FileChanges, Readiness
+from effects.worker.machine.runtime import Runtime
 
 PATIENCE_SECONDS = 60.0  # of the machine's: a test that waits longer is wrong
 STEP_SECONDS = 0.9  # less than the supervisor takes for a process that stood still

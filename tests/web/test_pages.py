@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from effects import Effects, Schedule, Unknown, enqueue
 from effects.errors import StoreConflict, StoreUnavailable
-from effects.firing import fire_now
+from effects.scheduling.firing import fire_now
 from effects.store.limits import queue_pauses
 from effects.store.numbers.rows import WorkerRollup, write_rollups
 from effects.store.schedules import definitions

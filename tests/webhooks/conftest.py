@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 
 from effects import Effects, Outcome
 from effects.guarded.network import GuardedNetwork
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange

@@ -12,9 +12,9 @@ import standardwebhooks
 from sqlalchemy import text
 
 from effects import Effects, Fixed, RetryPolicy
-from effects.keys import generate_key
 from effects.observation.evidence import find_evidence
-from effects.signing import parse_secret
+from effects.secrets.keys import generate_key
+from effects.secrets.signing import parse_secret
 from effects_webhooks import (
     WebhookDelivery,
     WebhookEvent,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.audit import audit
 from effects.store.rotate import rotate as rotate_keys

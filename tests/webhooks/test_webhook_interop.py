@@ -15,7 +15,7 @@ import standardwebhooks
 import svix
 
 from effects import Effects
-from effects.signing import parse_secret
+from effects.secrets.signing import parse_secret
 from effects.worker import Worker
 from effects_webhooks import (
     SecretInvalid,

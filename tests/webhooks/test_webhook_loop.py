@@ -13,8 +13,8 @@ from effects import Effects
 from effects.guarded.network import GuardedNetwork
 from effects.store.limits.rows import set_limit
 from effects.worker import Worker
-from effects.worker.queues import planned
-from effects.worker.runtime import Runtime
+from effects.worker.machine.runtime import Runtime
+from effects.worker.queues.worker_queues import planned
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from effects_webhooks.classify import describe
 from effects_webhooks.routing import limit_key

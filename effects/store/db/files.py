@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from sqlalchemy import Engine
 
 from effects.errors import WorkerCannotContinue
-from effects.private_files import PRIVATE_MODE, create_private
+from effects.process.private_files import PRIVATE_MODE, create_private
 
 _COMPANIONS = ("", "-wal", "-shm", "-journal")
 

@@ -49,8 +49,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `answer`: the peer's answer or the error, in a few words, with the place of an error; "" if there is neither.
     `error_text`: the exception's text, where it is kept; in the record of a row, as it is stored. `frames`: where an
-    exception came through, the app's innermost frame first (`effects.frames`). `phases_ms`: phase → milliseconds,
-    with `total`; empty for attempts that have no phases.
+    exception came through, the app's innermost frame first (`effects.process.frames`). `phases_ms`: phase →
+    milliseconds, with `total`; empty for attempts that have no phases.
     """
 
     job_id: int

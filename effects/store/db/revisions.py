@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
 
-from effects.entry_points import entry_points
 from effects.errors import SchemaMismatch, StoreRejected
+from effects.process.entry_points import entry_points
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
 from effects.store.schema.version_tables import SUPPORT

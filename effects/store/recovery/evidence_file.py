@@ -17,7 +17,7 @@ import msgspec
 
 from effects.model.job import AttemptId, Job, JobStatus
 from effects.model.settlement import Settlement, Verdict
-from effects.private_files import create_private
+from effects.process.private_files import create_private
 from effects.store.recovery.comparison import Remembered, payload_digest
 
 SUFFIX = ".evidence"

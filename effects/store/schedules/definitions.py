@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 
 from effects.errors import ConfigurationError
 from effects.moments import moment
-from effects.schedules import Schedule
+from effects.scheduling.schedules import Schedule
 from effects.store.audit_log.notes import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json

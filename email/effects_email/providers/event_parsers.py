@@ -8,8 +8,8 @@ from typing import Any
 
 from effects_email.events import EventKind, IncomingEvent
 from effects_email.providers.event_fields import OF_MESSAGE, NotAnEvent, address, keyword, reference, time_of
-from effects_email.transport.postmark import METADATA
-from effects_email.transport.resend import COUNT_TAG, TAG
+from effects_email.transport.http_api.postmark import METADATA
+from effects_email.transport.http_api.resend import COUNT_TAG, TAG
 
 # -- Resend --------------------------------------------------------------------------------------------------------
 

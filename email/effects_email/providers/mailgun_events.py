@@ -7,8 +7,8 @@ from typing import Any
 
 from effects_email.events import EventKind, IncomingEvent
 from effects_email.providers.event_fields import NotAnEvent, address, keyword, mapping, reference, time_of
-from effects_email.transport.fields import reference as reference_of
-from effects_email.transport.mailgun import VARIABLE
+from effects_email.transport.http_api.fields import reference as reference_of
+from effects_email.transport.http_api.mailgun import VARIABLE
 
 _KINDS: Mapping[str, EventKind] = {
     "accepted": "accepted",

@@ -9,7 +9,7 @@ from typing import Any
 
 from effects_email.events import EventKind, IncomingEvent
 from effects_email.providers.event_fields import NotAnEvent, address, keyword, reference, time_of
-from effects_email.transport.sendgrid import ARGUMENT
+from effects_email.transport.http_api.sendgrid import ARGUMENT
 
 _KINDS: Mapping[str, EventKind] = {
     "processed": "accepted",

@@ -9,7 +9,7 @@ import msgspec
 
 from effects_email.events import EventKind, IncomingEvent
 from effects_email.providers.event_fields import OF_MESSAGE, NotAnEvent, address, keyword, mapping, reference, time_of
-from effects_email.transport.ses import TAG
+from effects_email.transport.http_api.ses import TAG
 
 _KINDS: Mapping[str, EventKind] = {
     "Send": "accepted",

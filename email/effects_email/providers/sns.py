@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256
 
 from effects import ConfigurationError
-from effects_email.transport.http_client import ProviderClient
+from effects_email.transport.http_api.client import ProviderClient
 
 FETCH_SECONDS = 10.0
 CERTIFICATES_MAX = 20

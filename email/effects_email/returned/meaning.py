@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from effects_email.events import EventKind
 from effects_email.returned.report import Action, RecipientReport
-from effects_email.transport.verdicts import enhanced_of, reply_of, verdict_of_reply
+from effects_email.transport.replies.verdicts import enhanced_of, reply_of, verdict_of_reply
 
 _KINDS: Mapping[Action, EventKind] = {
     "delayed": "delayed", "delivered": "delivered", "relayed": "accepted", "expanded": "accepted",

@@ -14,7 +14,7 @@ from effects_email.message.source import open_content
 from effects_email.returned.report import RecipientReport, ReturnedReport
 from effects_email.returned.token import BounceToken, find_tokens
 from effects_email.tables import returned as table
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 
 class ProvenMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import re
 import msgspec
 
 from effects import ConfigurationError, Effects
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 TO_SEVERAL = 255  # instead of a recipient's number
 _NUMBER_BYTES, _JOB_BYTES, _REFERENCE_BYTES, _MAC_BYTES = 1, 6, 16, 10

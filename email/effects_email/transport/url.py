@@ -83,15 +83,15 @@ Opener: TypeAlias = Callable[[TransportURL], Transport]
 
 # Imported on first use: SMTP needs no HTTP client.
 _BUILT_IN: Mapping[str, str] = {
-    "smtp": "effects_email.transport.smtp",
-    "smtps": "effects_email.transport.smtp",
-    "smtp+starttls": "effects_email.transport.smtp",
+    "smtp": "effects_email.transport.smtp.transport",
+    "smtps": "effects_email.transport.smtp.transport",
+    "smtp+starttls": "effects_email.transport.smtp.transport",
     "maildir": "effects_email.transport.maildir",
-    "resend": "effects_email.transport.resend",
-    "postmark": "effects_email.transport.postmark",
-    "sendgrid": "effects_email.transport.sendgrid",
-    "mailgun": "effects_email.transport.mailgun",
-    "ses": "effects_email.transport.ses",
+    "resend": "effects_email.transport.http_api.resend",
+    "postmark": "effects_email.transport.http_api.postmark",
+    "sendgrid": "effects_email.transport.http_api.sendgrid",
+    "mailgun": "effects_email.transport.http_api.mailgun",
+    "ses": "effects_email.transport.http_api.ses",
 }
 _ON_LOOP = frozenset({"resend", "postmark", "sendgrid", "mailgun", "ses"})
 _registered: dict[str, tuple[Opener, bool]] = {}

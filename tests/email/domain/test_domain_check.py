@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import ConfigurationError
-from effects.keys import generate_key
 from effects.observation.doctor import examine
+from effects.secrets.keys import generate_key
 from effects_email import EmailSettings
 from effects_email.domain.checks import examine_domain
 from effects_email.domain.lookup import DnsUnavailable, Lookup

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Effects
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.worker import Worker
 from effects_email import EmailReceipt, EmailSend, send_templated_email
 from effects_email.transport import url as transport_urls

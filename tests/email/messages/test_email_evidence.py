@@ -16,7 +16,7 @@ from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects_email import EmailReceipt, forget_address
 from effects_email.events import EventKind, IncomingEvent, take
 from effects_email.transport.base import OutgoingMessage, Verdict
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 from tests.email.messages.conftest import drain
 from tests.email.messages.post import Post, verdict
 from tests.email.messages.sending import Send, sent

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from effects import Effects, JobStateError
-from effects.keys import generate_key
 from effects.retention import prune
+from effects.secrets.keys import generate_key
 from effects.store.db.sql import Window
 from effects.store.operator import resolve as resolution
 from effects.store.operator.audit import audit

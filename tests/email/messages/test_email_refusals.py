@@ -15,7 +15,7 @@ from effects_email.refusals import ADDRESS_MESSAGES, ALIKE_MESSAGES, RefusalRun,
 from effects_email.suppressions.suppression import list_suppressions
 from effects_email.tables import refusals as table
 from effects_email.transport.base import OutgoingMessage, Reply, Verdict
-from effects_email.transport.verdicts import reply_of, verdict_of_reply
+from effects_email.transport.replies.verdicts import reply_of, verdict_of_reply
 from tests.email.messages.conftest import drain
 from tests.email.messages.post import Post
 from tests.email.messages.sending import GROUP, Send

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
-from effects_email.transport.smtp import SmtpTransport
+from effects_email.transport.smtp.transport import SmtpTransport
 from tests.support.waiting import wait_until
 
 ONE = "connections=1"

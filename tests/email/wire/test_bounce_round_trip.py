@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects_email import find_suppressions
 from effects_email.admin import get_email
 from effects_email.returned.maildir import ReportMaildir

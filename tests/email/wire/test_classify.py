@@ -14,9 +14,9 @@ from typing import get_args
 import pytest
 
 from effects_email.transport.base import Kind, Stage, Suppress, Verdict
-from effects_email.transport.faults import FAULT_CODES, Garbage, fault_of
-from effects_email.transport.topics import TOPICS
-from effects_email.transport.verdicts import (
+from effects_email.transport.replies.faults import FAULT_CODES, Garbage, fault_of
+from effects_email.transport.replies.topics import TOPICS
+from effects_email.transport.replies.verdicts import (
     REPLIES,
     TEXT_CHARS_MAX,
     fault_row,
@@ -27,7 +27,7 @@ from effects_email.transport.verdicts import (
     verdict_of_fault,
     verdict_of_reply,
 )
-from effects_email.transport.wait_hint import wait_hint
+from effects_email.transport.replies.wait_hint import wait_hint
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 SMTP_STAGES = [stage for stage in STAGES if stage != "request"]

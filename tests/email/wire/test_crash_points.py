@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from effects import crashpoints
-from effects.keys import generate_key
 from effects.retry import OnUnknown
-from effects_email.transport import smtp_transaction
+from effects.secrets.keys import generate_key
+from effects_email.transport.smtp.transport import transaction as smtp_transaction
 from tests.conftest import AppFactory
 from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, write_templates
 from tests.peers.smtp import SmtpPeer

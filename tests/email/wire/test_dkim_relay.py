@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects_email.transport.rests import DOWN_SECONDS_MAX
 from tests.conftest import AppFactory
 from tests.email.dkim.generated import message, source

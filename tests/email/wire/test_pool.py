@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from effects.errors import LeaseLost
-from effects_email.transport import pool as pool_module
 from effects_email.transport.progress import SendProgress, Timeouts
-from effects_email.transport.smtp import SmtpTransport
+from effects_email.transport.smtp.transport import SmtpTransport
+from effects_email.transport.smtp.transport import pool as pool_module
 from tests.email.wire.conftest import PATIENCE, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, STALL, SmtpPeer
 from tests.support.waiting import wait_until

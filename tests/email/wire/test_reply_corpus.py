@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from effects_email.transport.base import Verdict
-from effects_email.transport.verdicts import REPLIES, reply_of, row_of, verdict_of_reply
+from effects_email.transport.replies.verdicts import REPLIES, reply_of, row_of, verdict_of_reply
 
 FOLDER = Path(__file__).parents[1] / "replies"
 FILES = sorted(path.stem for path in FOLDER.glob("*.csv"))

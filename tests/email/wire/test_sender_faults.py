@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from effects.keys import generate_key
+from effects.secrets.keys import generate_key
 from effects.store.operator.audit import audit
 from effects_email.suppressions.suppression import list_suppressions
 from effects_email.transport.base import Verdict

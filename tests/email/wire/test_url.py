@@ -8,7 +8,7 @@ import pytest
 
 from effects.errors import ConfigurationError
 from effects_email.transport import url as url_module
-from effects_email.transport.smtp import SmtpTransport
+from effects_email.transport.smtp.transport import SmtpTransport
 from effects_email.transport.url import TransportURL, open_transport, register
 
 

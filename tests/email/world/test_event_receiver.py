@@ -29,7 +29,7 @@ from effects_email.record import AddressFailure
 from effects_email.suppressions.bounces import note_failures
 from effects_email.suppressions.rows import Reason
 from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 from tests.support.basic_auth import PASSWORD, with_password
 from tests.support.manual_workers import rows
 from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client

@@ -17,7 +17,7 @@ from effects import Effects
 from effects_email import receiver
 from effects_email.events import events_of
 from effects_email.suppressions.suppression import find_suppressions
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 ANN = "ann@example.org"
 MESSAGE_ID = "m1@shop.example"

@@ -36,7 +36,7 @@ from effects_email.events import IncomingEvent, take
 from effects_email.listing import list_emails
 from effects_email.message.address import address_digests
 from effects_email.transport import url as transport_urls
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 from tests.conftest import AppFactory
 from tests.email.messages.conftest import KEYS, drain
 from tests.email.messages.post import Post, verdict

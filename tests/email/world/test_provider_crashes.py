@@ -12,7 +12,7 @@ import pytest
 from effects import crashpoints
 from effects.retry import OnUnknown
 from effects.worker import Worker
-from effects_email.transport import http_client
+from effects_email.transport.http_api import client as http_client
 from tests.conftest import AppFactory
 from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, write_templates
 from tests.email.world.conftest import KEYS

@@ -13,15 +13,15 @@ import pytest
 import trustme
 
 from effects.http.client import Fault
-from effects_email.transport import http_table
 from effects_email.transport.base import SendResult
-from effects_email.transport.http import HttpTransport
-from effects_email.transport.http_exchange import ProviderExchange
-from effects_email.transport.http_table import Said, wait_of
-from effects_email.transport.mailgun import Mailgun
-from effects_email.transport.postmark import Postmark
-from effects_email.transport.resend import Resend
-from effects_email.transport.sendgrid import SendGrid
+from effects_email.transport.http_api import table as http_table
+from effects_email.transport.http_api.exchange import ProviderExchange
+from effects_email.transport.http_api.mailgun import Mailgun
+from effects_email.transport.http_api.postmark import Postmark
+from effects_email.transport.http_api.resend import Resend
+from effects_email.transport.http_api.sendgrid import SendGrid
+from effects_email.transport.http_api.table import Said, wait_of
+from effects_email.transport.http_api.transport import HttpTransport
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
 from tests.email.world.stand_ins import TOKEN, answer, outgoing_message, receiver, url_of

@@ -14,7 +14,7 @@ import pytest
 from effects import ConfigurationError, LeaseLost
 from effects_email.message.source import Address, Attachment
 from effects_email.transport.base import LoopTransport, Transport
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
 from tests.email.world.stand_ins import ANN, BEN, CAT, TOKEN, PostmarkBox, ResendBox, answer, outgoing_message, receiver

@@ -22,7 +22,7 @@ from effects_email.jobs.waits import RoomInMemory
 from effects_email.message.source import Address, MessageSource
 from effects_email.transport import url as transport_urls
 from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
-from effects_email.transport.http_client import ProviderClient
+from effects_email.transport.http_api.client import ProviderClient
 from tests.conftest import AppFactory
 from tests.email.wire.post import SENDER, write_templates
 from tests.email.world.conftest import KEYS

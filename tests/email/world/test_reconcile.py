@@ -18,7 +18,7 @@ from effects_email.classify import UNKNOWN_AFTER_SECONDS
 from effects_email.events import events_of
 from effects_email.receiver import EventReceiver
 from effects_email.suppressions.suppression import find_suppressions, suppress, suppression_log
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 from effects_email.unsubscribe import wsgi_app
 from tests.conftest import AppFactory
 from tests.email.world.conftest import KEYS

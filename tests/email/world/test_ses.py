@@ -12,8 +12,8 @@ import pytest
 from effects import ConfigurationError
 from effects_email.message.source import Address
 from effects_email.transport.base import SendResult
-from effects_email.transport.fields import reference
-from effects_email.transport.ses_signing import CredentialsSource, sign
+from effects_email.transport.http_api.fields import reference
+from effects_email.transport.http_api.ses_signing import CredentialsSource, sign
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
 from tests.email.world.stand_ins import (

@@ -19,7 +19,7 @@ from effects_email import receiver
 from effects_email.events import events_of
 from effects_email.providers.sns import fetch_over_https
 from effects_email.suppressions.suppression import find_suppressions
-from effects_email.transport.fields import reference
+from effects_email.transport.http_api.fields import reference
 
 ANN, BEN = "ann@example.org", "ben@example.org"
 MESSAGE_ID = "m1@shop.example"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from effects import ConfigurationError, Effects
 from effects.app import Effects as App
-from effects.keys import KeyRing, generate_key
+from effects.secrets.keys import KeyRing, generate_key
 from effects_email import unsubscribe as module
 from effects_email.errors import TokenInvalid
 from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log

@@ -1,0 +1,1 @@
+"""Keys, the sealing of sensitive values with them, and signatures."""

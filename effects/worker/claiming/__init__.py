@@ -1,0 +1,1 @@
+"""From due rows to attempts that a thread can run."""

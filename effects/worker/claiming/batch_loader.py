@@ -1,0 +1,242 @@
+"""From claimed rows to attempts that a thread can run: decode, prepare, load. A bad job leaves alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
+from effects.app import Effects
+from effects.enqueuing import by_its_package, own_ledger
+from effects.errors import (
+    ConfigurationError,
+    KeyUnavailable,
+    PayloadInvalid,
+    StoreConflict,
+    StoreRejected,
+    StoreUnavailable,
+)
+from effects.model.decision import decide
+from effects.model.job import Job
+from effects.model.job_type import PAYLOAD_INVALID, JobType, routing_of, safe_message
+from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
+from effects.model.payload_codec import SEALED
+from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
+from effects.secrets.sealing import open_payload, seal_payload, sealed_document
+from effects.store.db.deadlines import Bounds
+from effects.store.enqueue.key_holders import adopt, refuse_intent
+from effects.store.queue.table_ledger import CORE_LEDGER, states
+from effects.store.rotate import replace_payload
+from effects.text.wording import described
+from effects.worker.attempts.answer import accept
+from effects.worker.attempts.attempt import AsyncReleases, RunningAttempt
+from effects.worker.attempts.raised import ErrorTexts, with_error
+from effects.worker.attempts.traced_attempt import TracedAttempt
+from effects.worker.machine.runtime import Runtime
+from effects.worker.supervision.outage import Bounded
+
+KEY_HELD = Bounds(lock_seconds=0.001, seconds=5.0)  # the dispatcher waits no longer for a transaction that holds a key
+KEYS_HELD_MAX = 2  # so often in one batch; then the batch's other jobs that want one wait untried
+KEY_HELD_SECONDS = (1.0, 10.0)  # shortest and longest wait for the next try; between, as long as the job is old
+KEY_UNTRIED_SECONDS, KEY_UNTRIED_SECONDS_MAX = 0.05, 1.0  # for each that is put off, so that they come one by one
+REJECTED_AFTER_SECONDS = 1.0
+NO_INTENT = "no_intent"  # code of a keyed job that came by plain SQL, past the ledger of its type
+
+
+class BatchLoader:
+    """Sorts one claimed batch into attempts to run and settlements to write.
+
+    Args:
+        release: what an attempt calls at its point of no return.
+        finish: takes the settlements of jobs that are not to run.
+        bounded: as of `Outage`; this runs in the thread that claims for all queues.
+        releases_async: what the attempts of async job types call there.
+    """
+
+    def __init__(
+        self,
+        app: Effects,
+        release: Callable[[Execution], bool],
+        finish: Callable[[Settlement], None],
+        runtime: Runtime,
+        *,
+        bounded: Bounded,
+        releases_async: AsyncReleases,
+    ) -> None:
+        self._app, self._release, self._finish, self._runtime = app, release, finish, runtime
+        self._releases_async = releases_async
+        self._bounded = bounded
+        self._error_texts = ErrorTexts(app.keys, by_default=app.settings.error_texts)
+        self.draining = False  # visible to every attempt
+        self._keys_held = 0  # how often this batch has waited for one in vain
+        self._keys_untried = 0
+
+    def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
+        """The attempts that can run, in the order of the claim."""
+        with self._bounded(False):
+            return self._attempts(jobs)
+
+    def _attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
+        ready: dict[str, list[Execution]] = defaultdict(list)
+        self._keys_held = self._keys_untried = 0
+        try:
+            done = self._already_done(jobs)
+        except (StoreUnavailable, StoreRejected):
+            for job in jobs:
+                self._end(job, self._app.job_types.get(job.job_type), Returned(REJECTED_AFTER_SECONDS))
+            return []
+        for job in jobs:
+            job_type = self._app.job_types.get(job.job_type)
+            ending = self._not_to_run(job, job.id in done)
+            if ending is None:
+                try:
+                    clear = job.payload
+                    if SEALED in clear:
+                        clear = open_payload(self._app.keys, job.job_type, clear)
+                    payload = job_type.decode(clear)
+                    ending = None if job.routed else self._route(job, job_type, payload, clear)
+                except PayloadInvalid as error:
+                    ending = Refused(str(error), code=PAYLOAD_INVALID)
+                except KeyUnavailable as error:
+                    ending = job_type.fate_of_sealed(error)
+                except (StoreUnavailable, StoreRejected):
+                    ending = Returned(REJECTED_AFTER_SECONDS)
+                except BaseException as error:  # of a payload class, or of a job type's own `route`
+                    self._hook_failed(job, job_type, "route", error)
+                    continue
+            if ending is None:
+                ready[job.job_type].append(Execution(job, payload))
+            else:
+                self._end(job, job_type, ending)
+        loaded = [self._load(self._app.job_types.get(name), batch) for name, batch in ready.items()]
+        if len(loaded) == 1:
+            return loaded[0]
+        attempts = {attempt.job.id: attempt for batch in loaded for attempt in batch}
+        return [attempts[job.id] for job in jobs if job.id in attempts]
+
+    def _not_to_run(self, job: Job, done: bool) -> AttemptEnd | None:
+        if job.cancel_requested:
+            return Cancelled("cancelled by request")
+        if done:
+            return Cancelled("the effect is already done")
+        return Expired() if job.expired else None
+
+    def _already_done(self, jobs: Sequence[Job]) -> set[int]:
+        """End a requeued job whose effect was marked done meanwhile."""
+        doubtful: dict[str, list[int]] = defaultdict(list)
+        for job in jobs:
+            if job.requeued_from is not None and job.key is not None:
+                ledger = self._app.job_types.get(job.job_type).ledger or CORE_LEDGER
+                doubtful[ledger.table].append(job.id)
+        done: set[int] = set()
+        for table, ids in doubtful.items():
+            with self._app.store.read() as connection:
+                states_by_job = states(self._app.store, connection, table, ids)
+            done.update(job_id for job_id, state in states_by_job.items() if state == "done")
+        return done
+
+    def _route(self, job: Job, job_type: JobType[Any], payload: Any, clear: str) -> AttemptEnd:
+        """A job from a plain INSERT goes back to the queue, group and limit of its type, sealed, its intent written."""
+        if job_type.sensitive and sealed_document(job.payload) is None:
+            replace_payload(self._app.store, job, seal_payload(self._app.keys, job_type, clear))
+        if job.key is not None and not self._has_own_intent(job, job_type):
+            holder = self._holder(job, self._app.keys.digest(job_type.canonical(clear)))
+            if isinstance(holder, Returned):
+                return holder
+            if holder != job.id:
+                return Cancelled(f"its idempotency key belongs to job {holder}")
+            if (own := own_ledger(job_type)) is not None:
+                with self._app.store.begin() as connection:
+                    refuse_intent(self._app.store, connection, job)
+                return Refused(f"it has a key and no row in {own.table}: {by_its_package(job_type)}", code=NO_INTENT)
+        routing = routing_of(job_type, payload)
+        default = self._app.job_types.get(job.job_type)
+        return Unrouted(
+            queue=job.queue if job.queue != "default" else routing.queue or default.queue,
+            priority=job.priority,
+            group_key=job.group_key or routing.group_key,
+            limit_key=job.limit_key or routing.limit_key,
+        )
+
+    def _has_own_intent(self, job: Job, job_type: JobType[Any]) -> bool:
+        """Whether its type has a ledger of its own, and the job's row is in it."""
+        own = own_ledger(job_type)
+        if own is None:
+            return False
+        with self._app.store.read() as connection:
+            return bool(states(self._app.store, connection, own.table, [job.id]))
+
+    def _holder(self, job: Job, digest: str) -> int | Returned:
+        """Write the job's intent; which job holds its key. Back while a transaction that has used the key is open."""
+        if self._keys_held >= KEYS_HELD_MAX:
+            self._keys_untried += 1
+            return Returned(min(self._keys_untried * KEY_UNTRIED_SECONDS, KEY_UNTRIED_SECONDS_MAX))
+        store = self._app.store
+        try:
+            with store.within(KEY_HELD), store.begin() as connection:
+                return adopt(store, connection, job, digest)
+        except StoreConflict:
+            self._keys_held += 1
+            shortest, longest = KEY_HELD_SECONDS
+            return Returned(min(max(shortest, job.age_seconds), longest))
+
+    def _load(self, job_type: JobType[Any], batch: Sequence[Execution]) -> list[RunningAttempt]:
+        """Fetch what the batch needs; if that fails, one by one, so that one bad job stops no other."""
+        if type(job_type).load is not JobType.load:
+            try:
+                with self._app.store.read() as connection:
+                    batch = _with_loaded(job_type, connection, batch)
+            except StoreUnavailable:
+                for execution in batch:
+                    self._end(execution.job, job_type, Returned())
+                return []
+            except BaseException as error:
+                return self._load_failed(job_type, batch, error)
+        releases_async = self._releases_async if job_type.is_async else None
+        telemetry = self._app.telemetry
+        attempt_of = RunningAttempt if telemetry is None else partial(TracedAttempt, telemetry)
+        return [
+            attempt_of(
+                execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining,
+                error_texts=self._error_texts, releases_async=releases_async,
+            )
+            for execution in batch
+        ]  # fmt: skip
+
+    def _load_failed(
+        self, job_type: JobType[Any], batch: Sequence[Execution], error: BaseException
+    ) -> list[RunningAttempt]:
+        if self._runtime.is_interrupt(error):
+            raise error
+        if len(batch) > 1:
+            return [attempt for execution in batch for attempt in self._load(job_type, [execution])]
+        self._hook_failed(batch[0].job, job_type, "load", error)
+        return []
+
+    def _hook_failed(self, job: Job, job_type: JobType[Any], hook: str, error: BaseException) -> None:
+        """A hook's failure is one of that job, never of the worker. An outcome that it raises is the job's fate."""
+        if self._runtime.is_interrupt(error):
+            raise error
+        failure: Outcome = Retry(f"{hook} failed: {safe_message(error)}", code=f"{hook}_failed")
+        answer = error if isinstance(error, OUTCOMES) else failure
+        outcome = accept(answer, who=f"{job.job_type}: {hook}", released=False).outcome
+        self._finish(with_error(decide(job, job_type, outcome, released=False), error))
+
+    def _end(self, job: Job, job_type: JobType[Any], ending: AttemptEnd) -> None:
+        self._finish(decide(job, job_type, ending, released=False))
+
+
+def _with_loaded(job_type: JobType[Any], connection: Connection, batch: Sequence[Execution]) -> list[Execution]:
+    """Add what the type's `load` fetches for each job.
+
+    Raises:
+        ConfigurationError: it returned no mapping.
+    """
+    loaded: object = job_type.load(connection, [(execution.job, execution.payload) for execution in batch])
+    if not isinstance(loaded, Mapping):
+        raise ConfigurationError(f"it returned {described(loaded)}; it must return a mapping by job id")
+    return [replace(execution, loaded=loaded.get(execution.job.id)) for execution in batch]

@@ -1,0 +1,1 @@
+"""What a worker takes from the machine: time, waits, threads, randomness, an event loop."""

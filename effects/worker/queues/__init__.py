@@ -1,0 +1,1 @@
+"""The threads, or the tasks on the event loop, that run a queue's attempts."""

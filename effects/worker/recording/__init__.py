@@ -1,0 +1,1 @@
+"""What attempts came to, written in batches: releases, outcomes, numbers."""

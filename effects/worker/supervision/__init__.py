@@ -1,0 +1,1 @@
+"""What watches a worker's own threads, and its transactions."""

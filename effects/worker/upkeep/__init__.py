@@ -1,0 +1,1 @@
+"""The services beside the dispatcher: heartbeat, rescue, schedules, notifications."""

@@ -1,0 +1,1 @@
+"""Messages to an SMTP relay: sessions that are kept open, and transactions driven command by command."""
