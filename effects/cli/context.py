@@ -7,8 +7,8 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,18 @@ from sqlalchemy.engine import make_url
 from effects import logs
 from effects.app import Effects
 from effects.default_app import set_default
-from effects.errors import ConfigurationError, SchemaMismatch
+from effects.errors import ConfigurationError, SchemaMismatch, StoreConflict
 from effects.process.importing import importing, place_of_error, reason_of_error
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
+from effects.store.db.deadlines import Bounds
+from effects.store.db.faults import is_locked_out
+from effects.store.db.lock_holder import lock_holder
 from effects.store.db.urls import database_url as parse_url
 from effects.text.wording import described
+
+# Of a command's transactions: how long a person watches it wait for a lock. A statement may take as long as it takes.
+BOUNDS = Bounds(lock_seconds=10.0, seconds=float("inf"))
 
 
 @dataclass
@@ -42,6 +48,7 @@ class Context:
     schema: str | None = None
     log_format: str | None = None
     log_level: str | None = None
+    _bounds: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     @cached_property
     def bare_app(self) -> Effects:
@@ -68,17 +75,23 @@ class Context:
 
     @cached_property
     def app(self) -> Effects:
-        """The Effects, its tables checked.
+        """The Effects, its tables checked. Until `close`, no transaction of this thread waits long for a lock.
 
         Raises:
             SchemaMismatch: tables are missing or of another version; the message names the command to run.
             StoreUnavailable: the database is unavailable.
         """
         revisions.check(self.waiting_app.store)
+        self._bounds.enter_context(self.bare_app.store.within(BOUNDS))
         return self.bare_app
+
+    def with_holder(self, error: StoreConflict) -> StoreConflict:
+        """The error, and who holds the lock that a command did not get in time."""
+        return StoreConflict(f"{error}: {lock_holder(self.bare_app.store)}") if is_locked_out(error) else error
 
     def close(self) -> None:
         """Send waiting hints and close the connections, where there are any."""
+        self._bounds.close()
         if "bare_app" in self.__dict__:
             self.bare_app.dispose()
 

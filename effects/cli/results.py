@@ -13,6 +13,7 @@ import click
 from effects.cli.context import Context, pass_context
 from effects.cli.output import Table, cell, print_value
 from effects.cli.program import as_called
+from effects.errors import StoreConflict
 from effects.exit_codes import ExitCode
 from effects.store.db.records import Moment
 
@@ -52,7 +53,10 @@ def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[.
     @wraps(run)
     def callback(context: Context, /, *args: P.args, **options: P.kwargs) -> int:
         as_json = bool(options.pop("as_json"))
-        result = run(context, *args, **options)
+        try:
+            result = run(context, *args, **options)
+        except StoreConflict as error:
+            raise context.with_holder(error) from error
         text = result.document if result.text is None else result.text
         print_value(result.document if as_json else text, as_json=as_json)
         if result.note is not None:

@@ -28,6 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from effects.errors import EffectsError, StoreConflict, StoreRejected, StoreUnavailable
 
 _QUERY_CANCELED = "57014"
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 class Fault(StrEnum):
@@ -142,6 +143,11 @@ def state_of(error: BaseException) -> str | None:
     names = ("sqlstate", "pgcode", "sqlite_errorname")  # of psycopg 3, psycopg2 and sqlite3
     state = next((state for name in names if (state := getattr(original, name, None))), None)
     return str(state) if state is not None else None
+
+
+def is_locked_out(error: Exception) -> bool:
+    """Whether PostgreSQL ended the statement because it waited for a lock for longer than it may."""
+    return state_of(error.__cause__ or error) == _LOCK_NOT_AVAILABLE
 
 
 def is_cancelled(error: Exception) -> bool:

@@ -24,6 +24,7 @@ from sqlalchemy import Connection, text
 from effects.crashpoints import point
 from effects.errors import SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
 from effects.store.db.faults import is_cancelled
+from effects.store.db.lock_holder import lock_holder
 from effects.store.db.revisions import VERSION_TABLE, branch_of, folders, newer_ones, newest, number_of
 from effects.store.db.store import Store, begin_to_write
 from effects.store.migrations.code_support import note_support, refuse_older_workers
@@ -217,28 +218,10 @@ def _until_unlocked(store: Store, revision: str, transaction: Callable[[], list[
             if slow == SLOW_TRIES:
                 raise StoreRejected(f"revision {revision} holds its locks for too long: {error}") from error
             if time.monotonic() - began > TRY_SECONDS:
-                raise StoreConflict(f"revision {revision} gets no lock: {_holder(store)} ({error})") from error
-            _log.info("migration.waits", extra={"revision": revision, "for": _holder(store)})
+                raise StoreConflict(f"revision {revision} gets no lock: {lock_holder(store)} ({error})") from error
+            _log.info("migration.waits", extra={"revision": revision, "for": lock_holder(store)})
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - it only spreads the tries
         pause = min(pause * 2, PAUSE_SECONDS[1])
-
-
-_HOLDER = text("""
-    SELECT 'connection ' || a.pid || ' (' || concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state)
-        || ') has used ' || c.relname || ' for ' || round(date_part('epoch', now() - a.xact_start)) || ' s'
-    FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation JOIN pg_stat_activity AS a ON a.pid = l.pid
-    WHERE c.relname LIKE 'effects\\_%' AND l.granted AND a.pid <> pg_backend_pid() AND l.database = (
-        SELECT oid FROM pg_database WHERE datname = current_database())
-    ORDER BY a.xact_start LIMIT 1""")
-
-
-def _holder(store: Store) -> str:
-    """The oldest transaction that has locked a table of ours."""
-    holder = None
-    if store.is_postgresql:
-        with store.read() as connection:
-            holder = connection.scalar(_HOLDER)
-    return str(holder or "another transaction")
 
 
 # -- Alembic ---------------------------------------------------------------------------------------------
