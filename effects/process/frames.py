@@ -27,10 +27,10 @@ LIBRARY_FRAMES_MAX = 5
 CAUSES_MAX = 3
 GROUPS_MAX = 20  # one in another
 AWAITED_MAX = 200
-_OURS = Path(__file__).parent
+_OURS = Path(__file__).parents[1]
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (_OURS, Path(os.__file__).parent))
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_WORKER = str(_OURS / "worker" / "attempt.py")  # called every handler: tells nothing
+_WORKER = str(_OURS / "worker" / "attempts" / "attempt.py")  # called every handler: tells nothing
 
 
 def error_frames(error: BaseException, frames_max: int = FRAMES_MAX) -> list[str]:

@@ -18,10 +18,11 @@ from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
 from effects.worker import Worker
 from effects.worker.attempts.attempt import RunningAttempt
 from effects.worker.machine.runtime import Runtime
+from effects.worker.queues import queue_in_flight, queue_threads
 from effects.worker.queues.full_looks import FullLooks
 from effects.worker.queues.queue_in_flight import QueueInFlight
 from effects.worker.queues.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
-from effects.worker.queues.worker_queues import planned, queue_in_flight, queue_threads
+from effects.worker.queues.worker_queues import planned
 from effects.worker.supervision.supervisor import PartFault, Supervisor
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker

@@ -12,7 +12,7 @@ import pytest
 
 from effects.errors import LeaseLost
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
-from effects_email.transport.smtp.transport import turn as turn_module
+from effects_email.transport.smtp import turn as turn_module
 from tests.email.wire.announcing import ONE, is_pipelined, send_behind
 from tests.email.wire.conftest import ANN, BEN, CAT, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, RESET, STALL, Script, SmtpPeer, Step

@@ -15,7 +15,7 @@ import pytest
 from effects import crashpoints
 from effects.retry import OnUnknown
 from effects.secrets.keys import generate_key
-from effects_email.transport.smtp.transport import transaction as smtp_transaction
+from effects_email.transport.smtp import transaction as smtp_transaction
 from tests.conftest import AppFactory
 from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, write_templates
 from tests.peers.smtp import SmtpPeer

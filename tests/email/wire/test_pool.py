@@ -11,8 +11,8 @@ import pytest
 
 from effects.errors import LeaseLost
 from effects_email.transport.progress import SendProgress, Timeouts
+from effects_email.transport.smtp import pool as pool_module
 from effects_email.transport.smtp.transport import SmtpTransport
-from effects_email.transport.smtp.transport import pool as pool_module
 from tests.email.wire.conftest import PATIENCE, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, STALL, SmtpPeer
 from tests.support.waiting import wait_until
