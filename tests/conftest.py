@@ -20,7 +20,7 @@ from tests.support import databases
 from tests.support.database_pool import DatabasePool
 from tests.support.imported import own_imports
 from tests.support.lasting_objects import lasting_objects
-from tests.support.sampling import sample
+from tests.support.sampling import draw
 from tests.support.scripted import Scripted
 
 AppFactory: TypeAlias = Callable[..., Effects]
@@ -45,12 +45,18 @@ SLOW_FOLDERS = (
     "properties",
     "upgrades",
 )
-QUICK_POSTGRESQL_TESTS = 150  # of some 1,700
+ON_POSTGRESQL = "on PostgreSQL"
+QUICK_COUNTS = {ON_POSTGRESQL: 150}  # of some 1,700
+QUICK_CASES = 8  # of each other table of cases; some have hundreds
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="leave out slow tests and most PostgreSQL ones")
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="leave out slow tests, most PostgreSQL ones, and most cases of large tables",
+    )
 
 
 @pytest.hookimpl(optionalhook=True)  # where xdist is left out
@@ -94,12 +100,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
-    quick = [item for item in items if item.get_closest_marker("slow") is None]
-    on_postgresql = [item.nodeid for item in quick if _is_on_postgresql(item)]
-    kept = set(sample(sorted(on_postgresql), QUICK_POSTGRESQL_TESTS))
-    chosen = {item for item in quick if not _is_on_postgresql(item) or item.nodeid in kept}
+    tables: dict[str, list[str]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            tables.setdefault(_table_of(item), []).append(item.nodeid)
+    seed = os.environ["EFFECTS_TEST_SEED"]
+    kept = {
+        name for table, names in tables.items()
+        for name in draw(sorted(names), QUICK_COUNTS.get(table, QUICK_CASES), seed)
+    }  # fmt: skip
+    chosen = {item for item in items if item.nodeid in kept}
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def _table_of(item: pytest.Item) -> str:
+    """What a quick run takes a few cases of; those of `house` stand each for itself."""
+    if _is_on_postgresql(item):
+        return ON_POSTGRESQL
+    return item.nodeid if _is_in(item.path, ("house",)) else item.nodeid.partition("[")[0]
 
 
 def _is_on_postgresql(item: pytest.Item) -> bool:

@@ -163,6 +163,7 @@ def test_healthy_metrics_fire_none(app: Effects, run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "number"), BLOCKS)
+@pytest.mark.slow
 def test_a_rule_fires_on_what_it_is_for_and_what_its_section_says_to_type_ends_it(
     name: str, number: int, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

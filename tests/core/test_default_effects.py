@@ -29,6 +29,8 @@ from effects.testing import Toolkit
 from tests.support.manual_workers import rows
 from tests.support.scripted import Scripted
 
+pytestmark = pytest.mark.slow  # each looks for garbage in all that the process holds
+
 POSTGRESQL = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 Make = Callable[..., Effects]
 

@@ -136,6 +136,7 @@ def test_the_clock_moves_on_to_a_retry(effects_toolkit: Toolkit) -> None:
         ("settle.committed", "succeeded", []),  # by the child
     ],
 )
+@pytest.mark.slow
 def test_a_crash_at_a_point_of_the_apps_own_or_of_ours(
     effects_toolkit: Toolkit, at: str, status: str, sent: list[int]
 ) -> None:

@@ -274,6 +274,7 @@ NIGHTLY = Schedule("shop.nightly", "shop.pack", {"order": 7}, cron="0 2 * * *")
 
 
 @pytest.mark.parametrize("kind", ["temporary", "own", "connection"])
+@pytest.mark.slow
 def test_declared_schedules_fall_due_when_the_clock_moves(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -94,6 +94,7 @@ def test_what_is_told_late_is_filled_in_from_the_file(app: Effects) -> None:
     assert told(app) == {"orders-2026-01-14.csv: 50 rows, ready": 1}
 
 
+@pytest.mark.slow
 def test_all_who_ask_at_once_are_told(app: Effects) -> None:
     names = [f"visitor {number}" for number in range(12)]
     with ThreadPoolExecutor(6) as pool:

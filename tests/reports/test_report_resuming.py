@@ -200,6 +200,7 @@ def test_a_run_some_of_whose_chunks_are_gone_fails_and_is_planned_again(
 
 
 @pytest.mark.parametrize("repairs", [0, 2])
+@pytest.mark.slow
 def test_an_assembly_from_before_a_resume_that_misses_parts_changes_nothing(
     repairs: int, manual_worker: ReportWorker, files: Files, tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_an_assembly_from_before_a_resume_that_misses_parts_changes_nothing(
     assert (state(app, run_id), report_status(run_id, effects=app).sha256) == ("ready", clean)
 
 
+@pytest.mark.slow
 def test_an_assembly_from_before_a_resume_does_not_end_the_run_as_superseded(app: Effects, tmp_path: Path) -> None:
     """It is planned again behind the run that has begun with its rows."""
     replace_entries(app)

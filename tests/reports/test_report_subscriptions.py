@@ -299,6 +299,7 @@ def altered(app: Effects, subscription_id: str) -> None:
 
 
 @pytest.mark.parametrize("first_is_altered", [True, False])
+@pytest.mark.slow
 def test_an_altered_row_is_a_dead_letter_and_the_others_get_theirs(
     app: Effects, tmp_path: Path, first_is_altered: bool
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -25,5 +25,10 @@ def sample(cases: Iterable[Case], count: int) -> list[Case]:
         return every
     seed = os.environ.get("EFFECTS_TEST_SEED") or str(random.SystemRandom().randrange(10**9))
     print(f"EFFECTS_TEST_SEED={seed}: {count} of {len(every)} cases")
-    chosen = random.Random(seed).sample(range(len(every)), count)
-    return [every[number] for number in sorted(chosen)]
+    return draw(every, count, seed)
+
+
+def draw(cases: Sequence[Case], count: int, seed: str) -> list[Case]:
+    """`count` of the cases in their order, the same ones with the same seed; all if there are no more."""
+    chosen = random.Random(seed).sample(range(len(cases)), min(count, len(cases)))
+    return [cases[number] for number in sorted(chosen)]

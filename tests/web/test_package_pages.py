@@ -121,6 +121,7 @@ def test_an_address_is_lifted_after_a_question(full: FullShop, person: Callable[
         ("/limits/pause?name=webhook:{gone}", "/limits?did=limit_pause", "pause"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_each_action(path: str, leads_to: str, noted: str, full: FullShop, person: Callable[..., Visitor]) -> None:
     visitor = person()
     answer = visitor.act(path.format(**vars(full)), reason="because")

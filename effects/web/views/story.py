@@ -19,7 +19,7 @@ from effects.web.visit import Visit
 
 QUESTION_CHARS_MAX = 255
 ATTEMPTS_MAX = 100  # of a job that is put off again and again there may be thousands
-_MESSAGE_ID = re.compile(r"<[^<>\s]+@[^<>\s]+>")
+_MESSAGE_ID = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
 _RESUMES = {"resume-queue": "queue_resume", "resume-limit": "limit_resume"}
 
 

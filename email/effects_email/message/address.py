@@ -23,6 +23,7 @@ else:
 
 NAME_CHARS_MAX = 200
 SPEC_CHARS_MAX = 1000
+MAILBOX_CHARS_MAX = 2 * SPEC_CHARS_MAX  # with a name, each of whose characters may be escaped
 Recipient: TypeAlias = "str | Address"
 _QUOTED = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -30,7 +31,7 @@ _ONLY_QUOTED = '"<>@:;'  # in a name without quotes: these part addresses (RFC 5
 # Names of networks that the Internet does not know: reserved for that, and delivered to by relays of such networks.
 # `localhost` is not among them: whoever signs up as root@localhost would have the relay write to its own host's users.
 _LOCALHOST = re.compile(r"[@.](?:localhost|localhost\.localdomain)\.?\Z")
-_SEVERAL = re.compile(r"@[^@]*[,;][^@]*@")
+_SEVERAL = re.compile(r"@[^@,;]*[,;][^@]*@")
 _WITHOUT_BRACKETS = re.compile(r"\S.* [^\s@]+@[^\s@]+")
 _PRIVATE = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,8}(?:local|internal|lan|home\.arpa)")
 
@@ -51,6 +52,7 @@ def parse_address(spec: str, name: str = "", *, where: str = "the address") -> A
     """
     if not isinstance(spec, str):
         raise AddressInvalid(f"{where} is {described(spec)}; give a text such as 'ann@example.com', or an Address")
+    _check_length(spec, SPEC_CHARS_MAX, where)
     local, domain = _parsed(spec, where)
     return Address(local=local, domain=domain, name=display_name(name, where))
 
@@ -61,6 +63,8 @@ def parse_mailbox(text: str, *, where: str) -> Address:
     Raises:
         AddressInvalid: it has another form, or holds more than one address.
     """
+    if isinstance(text, str):  # from a form, perhaps: what follows looks at it more than once
+        _check_length(text, MAILBOX_CHARS_MAX, where)
     mailbox = text.strip(" ") if isinstance(text, str) else text
     if not isinstance(mailbox, str) or not mailbox.endswith(">"):
         return parse_address(mailbox, where=where)
@@ -68,6 +72,11 @@ def parse_mailbox(text: str, *, where: str) -> Address:
         raise AddressInvalid(f"{where} is no e-mail address: it holds several; give one, or a list where that is taken")
     name, _, spec = mailbox[:-1].rpartition("<")
     return parse_address(spec.strip(" "), _unquoted(name.strip(" "), where), where=where)
+
+
+def _check_length(text: str, chars_max: int, where: str) -> None:
+    if len(text) > chars_max:
+        raise AddressInvalid(f"{where} is no e-mail address: it has {len(text)} characters, more than {chars_max}")
 
 
 def _unquoted(name: str, where: str) -> str:

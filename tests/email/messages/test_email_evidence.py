@@ -93,6 +93,7 @@ _STORIES: dict[str, Story] = {
 
 
 @pytest.mark.parametrize("story", sample(_STORIES, 4))
+@pytest.mark.slow
 def test_an_event_proves_a_group_message_for_whom_it_names(
     shop: Effects, send: Send, post: Post, tell: Tell, story: str
 ) -> None:

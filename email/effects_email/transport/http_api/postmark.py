@@ -22,7 +22,7 @@ from effects_email.transport.url import TransportURL
 METADATA = "effects-message"
 INACTIVE = "406"
 _INACTIVE_REASON = "Postmark has the address as inactive: it bounced, complained or was suppressed there"
-_ADDRESS = re.compile(r"[^\s,;:<>()\[\]\"']+@[^\s,;:<>()\[\]\"']+")
+_ADDRESS = re.compile(r"[^\s,;:<>()\[\]\"']{1,64}@[^\s,;:<>()\[\]\"']{1,255}")
 
 ROWS: tuple[HttpRow, ...] = (
     HttpRow("config", "Postmark does not accept the server token", codes="10"),
