@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from effects.store.schema.checks import check_json
     from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column
     from effects.text.database_error import database_condition, is_wrong_statement, primary_message
+    from effects.text.digits import whole_number
     from effects.text.nearest import nearest
     from effects.text.placeholders import fill_placeholders, why_unfilled
     from effects.text.redact import HIDDEN, redact, repr_without
@@ -182,6 +183,7 @@ else:
             "effects.store.schema.checks": "check_json",
             "effects.store.schema.columns": "DatabaseNow, Identity, Json, UtcTime, ledger_columns, now_column",
             "effects.text.database_error": "database_condition, is_wrong_statement, primary_message",
+            "effects.text.digits": "whole_number",
             "effects.text.nearest": "nearest",
             "effects.text.placeholders": "fill_placeholders, why_unfilled",
             "effects.text.redact": "HIDDEN, redact, repr_without",
@@ -347,6 +349,7 @@ __all__ = [
     "verifying_context",
     "walk",
     "web_apps",
+    "whole_number",
     "why_unfilled",
     "why_unfit",
     "without_unsafe",

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from effects.store.db.engine import pooler_between
 from effects.store.db.store import Store
+from effects.text.digits import whole_number
 
 INTERVAL_SECONDS = 0.01
 CLOSE_SECONDS = 5.0
@@ -44,7 +45,7 @@ def end_channel(schema: str | None) -> str:
 
 def job_ids(payload: str) -> set[int]:
     """The ids of a notification, which anyone may have sent."""
-    return {int(text) for text in payload.split(",") if text.isascii() and text.isdecimal() and len(text) < 20}
+    return {number for text in payload.split(",") if (number := whole_number(text)) is not None}
 
 
 def _notify(channel: str, names: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from effects.errors import ConfigurationError
 from effects.options import LogFormat, LogLevel, SessionsPolicy
 from effects.storage.urls import check_url as check_storage_url
 from effects.store.db.urls import database_url
+from effects.text.digits import whole_number
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
@@ -136,10 +137,11 @@ class Settings:
         """The queues named by the operator, with their thread counts."""
         queues: dict[str, int] = {}
         for pair in filter(None, (part.strip() for part in self.queues.split(","))):
-            name, _, count = pair.partition("=")
-            if not name or not count.isdigit() or int(count) < 1:
+            name, _, text = pair.partition("=")
+            count = whole_number(text.strip())
+            if not name or not count:
                 raise ConfigurationError(f"EFFECTS_QUEUES holds {pair!r}; give name=threads, such as emails=8")
-            queues[name.strip()] = int(count)
+            queues[name.strip()] = count
         return queues
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ Pages for people are in `effects.web`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import aclosing, suppress
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
+from effects.text.digits import DIGITS_MAX, whole_number
+
 BODY_BYTES_MAX = 1024 * 1024
-_LENGTH_DIGITS = 18
+_DIGITS = re.compile("[0-9]+")
 _WSGI_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")  # these two come without the prefix (PEP 3333)
 
 Scope: TypeAlias = Mapping[str, Any]
@@ -186,10 +189,10 @@ def content_length(text: str) -> int | None:
 
     Python refuses to read a number of thousands of digits, and raises.
     """
-    if not (text.isascii() and text.isdecimal()):
+    if not _DIGITS.fullmatch(text):
         return None
-    digits = text.lstrip("0")
-    return int(digits or "0") if len(digits) <= _LENGTH_DIGITS else 10**_LENGTH_DIGITS
+    length = whole_number(text.lstrip("0") or "0")
+    return 10**DIGITS_MAX if length is None else length
 
 
 def _not_allowed(methods: Collection[str]) -> Answer:

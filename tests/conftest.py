@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -170,6 +171,7 @@ def _clean_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     for app in living(Effects):
         if app not in of_wider_scope:
             app.disposed = True  # whoever still holds it
+    gc.unfreeze()  # what a worker has frozen that a test has left behind: each later one would count it
 
 
 @pytest.fixture(scope="session")

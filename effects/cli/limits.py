@@ -17,6 +17,7 @@ from effects.store.limits import rows as store_limits
 from effects.store.limits import status as limit_status
 from effects.store.limits.key_limits import LimitOptions
 from effects.store.limits.status import Limit
+from effects.text.digits import whole_number
 
 NONE = "none"
 
@@ -157,9 +158,10 @@ def _changes(
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+    count = whole_number(text)
+    if count is None or not 1 <= count <= 1_000_000:
         raise ConfigurationError(f"--in-flight is {text!r}; give 1 to 1,000,000, or 'none'")
-    return int(text)
+    return count
 
 
 _COLUMNS = ("key", "limits", "running", "waiting", "paused until", "reason", "breaker")

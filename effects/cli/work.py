@@ -27,6 +27,7 @@ from effects.observation.metrics import LOOPBACK, MetricsServer, WorkerMetrics
 from effects.process import open_files
 from effects.store.operator.counts import count_unknown_due
 from effects.store.operator.queue_status import due_jobs
+from effects.text.digits import whole_number
 from effects.worker import Worker
 from effects.worker.queues.worker_queues import default_slots
 
@@ -118,10 +119,11 @@ def _queue_threads(app: Effects, queues: Sequence[str]) -> dict[str, int]:
     """`NAME=THREADS` as given; a bare `NAME` with the number of EFFECTS_QUEUES, else that of its kind."""
     chosen: dict[str, int] = {}
     for queue in queues:
-        name, equals, count = (part.strip() for part in queue.partition("="))
-        if not name or (equals and not (count.isdigit() and int(count) > 0)):
+        name, equals, text = (part.strip() for part in queue.partition("="))
+        count = whole_number(text) if equals else default_slots(app, name)
+        if not name or not count:
             raise click.UsageError(f"--queue is {queue!r}; give NAME or NAME=THREADS, such as emails=8")
-        chosen[name] = int(count) if equals else default_slots(app, name)
+        chosen[name] = count
     return chosen
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from effects.text.digits import whole_number
 from effects.web.exchange import PageRequest
 from effects.web.people import Person
 
@@ -90,8 +91,8 @@ def ticket(nonce: str, person: Person, what: str, ends: float) -> str:
 
 def is_ticket(text: str, nonce: str, person: Person, what: str, now: float) -> bool:
     """Whether it is this person's ticket for this, and its time is not over."""
-    end = text.partition(".")[0]
-    if not (end.isascii() and end.isdecimal() and len(end) < _TIME_DIGITS_MAX) or int(end) < now:
+    end = whole_number(text.partition(".")[0], _TIME_DIGITS_MAX)
+    if end is None or end < now:
         return False
     return hmac.compare_digest(text.encode(errors="replace"), ticket(nonce, person, what, float(end)).encode())
 

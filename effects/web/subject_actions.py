@@ -12,6 +12,7 @@ from effects.store.limits import queue_pauses
 from effects.store.limits import rows as limit_rows
 from effects.store.operator.actions import request_drain
 from effects.store.schedules import definitions
+from effects.text.digits import whole_number
 from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction
 from effects.web.visit import Visit
 
@@ -75,13 +76,14 @@ def _drain(call: ActionCall) -> None:
 
 
 def _cancel_bulk(call: ActionCall) -> None:
-    if not call.subject.isdecimal() or len(call.subject) > 17:
+    bulk_id = whole_number(call.subject)
+    if bulk_id is None:
         raise EnqueueError("this is not the id of a bulk action")
-    cancel_bulk(int(call.subject), actor=call.actor, reason=call.reason, effects=call.visit.app)
+    cancel_bulk(bulk_id, actor=call.actor, reason=call.reason, effects=call.visit.app)
 
 
 def _to_bulk(visit: Visit, name: str) -> str:
-    return visit.url("bulk", id=name) if name.isdecimal() else visit.url("bulks")
+    return visit.url("bulk", id=name) if whole_number(name) is not None else visit.url("bulks")
 
 
 SUBJECT_ACTIONS = (

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from effects import ConfigurationError
-from effects.extend import Explanation
+from effects.extend import Explanation, whole_number
 from effects_email.transport.base import About, Kind, Stage, Suppress, Verdict
 from effects_email.transport.replies.faults import FAULT_CODES, FaultCode
 from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
@@ -67,9 +67,10 @@ def _verdict(what: str, enhanced: str | None, stage: Stage, text: str) -> Verdic
     if what in FAULT_CODES:
         fault: FaultCode = what
         return verdict_of_fault(stage, fault)
-    if not (len(what) == 3 and what.isascii() and what.isdecimal() and what[0] in "2345"):
+    code = whole_number(what)
+    if code is None or not 200 <= code <= 599:
         raise ConfigurationError(f"{what!r} is no reply code from 200 to 599 and none of {', '.join(FAULT_CODES)}")
-    reply = reply_of(stage, int(what), f"{enhanced or ''} {text}".strip())
+    reply = reply_of(stage, code, f"{enhanced or ''} {text}".strip())
     if enhanced and reply.enhanced != enhanced:
         raise ConfigurationError(f"{enhanced!r} is no enhanced code; give one such as 5.1.1")
     return verdict_of_reply(reply)
@@ -86,7 +87,7 @@ def explanation_of(error_code: str | None, detail: Mapping[str, Any]) -> Explana
     if stage not in SMTP_STAGES:
         return None
     what = str(detail["reply_code"]) if detail.get("reply_code") else _fault_named(error_code or "", stage)
-    if not (what.isdecimal() or what in FAULT_CODES):
+    if whole_number(what) is None and what not in FAULT_CODES:
         return None  # a verdict of our own, whose message says it
     explanation = explain(what, detail.get("enhanced"), stage=stage, text=detail.get("reply") or "")
     return Explanation(meaning=explanation.why, follows=explanation.follows)

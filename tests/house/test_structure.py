@@ -162,6 +162,7 @@ TELLTALES = {
     "create_ssl_context": "effects/http/client.py",
     "fromtimestamp": "effects/moments.py",
     "isprintable": "effects/text/unsafe.py",
+    "isdecimal": "effects/text/digits.py",
     "NetworkError": "effects/http/client.py",
 }
 
@@ -172,6 +173,12 @@ def test_what_is_checked_or_converted_is_written_once() -> None:
         for telltale in TELLTALES
     }
     assert places == {telltale: [place] for telltale, place in TELLTALES.items()}
+
+
+def test_no_other_test_of_digits_is_used() -> None:
+    """`isdigit` and `isnumeric` know digits that `int` does not."""
+    places = {name_of(path) for path, node in nodes() if getattr(node, "attr", None) in ("isdigit", "isnumeric")}
+    assert places == set()
 
 
 def test_the_message_for_a_number_above_0_is_written_once() -> None:

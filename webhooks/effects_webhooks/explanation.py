@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from effects import RetryPolicy
-from effects.extend import Explanation, arguments, optional
+from effects.extend import Explanation, arguments, optional, whole_number
 from effects_webhooks.classify import retry_after
 from effects_webhooks.errors import EventInvalid
 from effects_webhooks.retry_rules import FAULT_RULES, FULL, SHORT, Overrides, pause_seconds, rule_of
@@ -57,7 +57,7 @@ def explain(
     Raises:
         EventInvalid: `what` is neither; lists the codes.
     """
-    status = int(what) if what.isascii() and what.isdecimal() else None
+    status = whole_number(what)
     if (status is not None and not 100 <= status <= 599) or (status is None and what not in FAULT_RULES):
         raise EventInvalid(f"{what!r} is no status of 100 to 599 and none of {', '.join(FAULT_RULES)}")
     wait = retry_after(hint, time.time())

@@ -21,6 +21,7 @@ from effects.process.entry_points import entry_points
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
 from effects.store.schema.version_tables import SUPPORT
+from effects.text.digits import whole_number
 
 VERSION_TABLE = "effects_schema_version"
 
@@ -104,8 +105,7 @@ def branch_of(revision: str) -> str:
 
 def number_of(revision: str) -> int:
     """Its place among those of its package; 0 where its name is not of this form."""
-    number = revision.rpartition("_")[2]
-    return int(number) if number.isdecimal() else 0
+    return whole_number(revision.rpartition("_")[2]) or 0
 
 
 def _name(store: Store) -> str:

@@ -14,6 +14,7 @@ from effects.errors import EnqueueError
 from effects.moments import moment_or_none
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.operator.job_list import Filters, list_jobs
+from effects.text.digits import whole_number
 from effects.web.bulk_choices import BulkChoice, choices_of_jobs, choices_of_needs
 from effects.web.exchange import BadRequestError, PageAnswer
 from effects.web.views.jobs import job_filters
@@ -22,6 +23,7 @@ from effects.web.views.notices import notice
 from effects.web.views.paging import PAGE_ROWS, before_of, page_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
+_JOBS_DIGITS_MAX = 9
 SAMPLE_ROWS = 10
 CHANGE_MAX = 0.05  # by which what is selected may have changed since the preview
 
@@ -114,10 +116,10 @@ def _as_of(visit: Visit) -> dt.datetime:
 
 
 def _expected(visit: Visit) -> int:
-    text = visit.form.get("expected", "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+    expected = whole_number(visit.form.get("expected", ""), _JOBS_DIGITS_MAX)
+    if expected is None:
         raise BadRequestError("expected is not a number of jobs")
-    return int(text)
+    return expected
 
 
 # -- those that were started ---------------------------------------------------------------------------------------

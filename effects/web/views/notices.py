@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from effects.text.digits import whole_number
 from effects.web.pages import Pages
 from effects.web.subject_actions import SUBJECT_ACTIONS
 from effects.web.visit import Visit
@@ -34,6 +35,5 @@ def notice(visit: Visit) -> str | None:
     text = visit.site.notices.get(visit.query.get("did", ""))
     if text is None or "{n}" not in text:
         return text
-    count = visit.query.get("n", "")
-    is_count = count.isascii() and count.isdecimal() and len(count) <= _DIGITS_MAX
-    return text.replace("{n}", f"{int(count):,}" if is_count else "Some")
+    count = whole_number(visit.query.get("n", ""), _DIGITS_MAX)
+    return text.replace("{n}", "Some" if count is None else f"{count:,}")

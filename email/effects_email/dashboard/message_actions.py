@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from effects.extend import whole_number
 from effects.web import ActionCall, ActionEnd, ActionField, PageAction, Visit
 from effects_email.admin import key_of_job, requeue_email
 from effects_email.errors import EmailNotFound
@@ -26,9 +27,10 @@ def job_of(name: str) -> int:
     Raises:
         EmailNotFound: this is no id.
     """
-    if not (name.isascii() and name.isdecimal() and 0 < len(name) < 18):
+    job_id = whole_number(name)
+    if job_id is None:
         raise EmailNotFound("there is no message of this job")
-    return int(name)
+    return job_id
 
 
 ACTIONS = (

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from effects import ConfigurationError
+from effects.extend import whole_number
 
 # The providers repeat an event for a day at most. What is older is a replay.
 AGE_SECONDS_MAX = 36 * 3600.0
@@ -116,6 +117,5 @@ class _Signed(msgspec.Struct):
 
 
 def _is_fresh(stamp: str, now: float) -> bool:
-    return stamp.isascii() and stamp.isdecimal() and len(stamp) < 12 and (
-        -_AHEAD_SECONDS_MAX <= now - int(stamp) <= AGE_SECONDS_MAX
-    )  # fmt: skip
+    signed_at = whole_number(stamp)
+    return signed_at is not None and -_AHEAD_SECONDS_MAX <= now - signed_at <= AGE_SECONDS_MAX

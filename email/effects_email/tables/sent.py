@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from effects.extend import Sql, Store, as_json
+from effects.extend import Sql, Store, as_json, whole_number
 
 
 class SentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,8 +231,8 @@ def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
 def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
     """The message of this key, Message-ID or newest job."""
     row = store.row(connection, _by_key, key=name) or store.row(connection, _by_message_id, key=name.strip("<>"))
-    if row is None and name.isdecimal():
-        row = find_by_job(store, connection, int(name))
+    if row is None and (job_id := whole_number(name)) is not None:
+        row = find_by_job(store, connection, job_id)
     return row
 
 

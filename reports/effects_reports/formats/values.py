@@ -222,7 +222,7 @@ def json_scalar(value: object) -> str:
     shown = text_of(value)
     if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
         return shown
-    if isinstance(value, float | decimal.Decimal) and shown[-1].isdigit():
+    if isinstance(value, float | decimal.Decimal) and shown[-1] in "0123456789":
         return shown
     return json_text(shown)
 

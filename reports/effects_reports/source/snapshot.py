@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from effects import StoreRejected, StoreUnavailable
+from effects.extend import whole_number
 from effects_reports.errors import ReportRefused
 
 HELD_SECONDS = 900.0
@@ -154,7 +155,7 @@ def copies(engine: Engine) -> dict[str, tuple[str, int]]:
     source = Path(engine.url.database).absolute()
     readers = {}
     for path in source.parent.glob(f"{source.name}{COPY_INFIX}*"):
-        run_id, _, number = path.name.rpartition(COPY_INFIX)[2].rpartition("-")
-        if number.isdigit():
-            readers[str(path)] = (run_id, int(number))
+        run_id, _, text = path.name.rpartition(COPY_INFIX)[2].rpartition("-")
+        if (number := whole_number(text)) is not None:
+            readers[str(path)] = (run_id, number)
     return readers

@@ -47,7 +47,7 @@ def endpoint(visit: Visit) -> PageAnswer:
     return visit.page(
         "webhooks/endpoint.html", endpoint=shown, limit=visit.limit_of(limit_key(endpoint_id)),
         limit_key=limit_key(endpoint_id), secrets=list_secrets(endpoint_id, tenant=ANY_TENANT, effects=visit.app),
-        recent=recent, what_if=[_explained(shown, what) for what in WHAT_IF if what.isdecimal() or what in FAULT_RULES],
+        recent=recent, what_if=[_explained(shown, what) for what in WHAT_IF],
         notice=notice(visit),
     )  # fmt: skip
 

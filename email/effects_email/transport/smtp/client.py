@@ -6,6 +6,7 @@ same exception. Here each wait is clipped to the try's deadline, a reply is boun
 
 from __future__ import annotations
 
+import re
 import select
 import smtplib
 import socket
@@ -14,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from effects.extend import point
+from effects.extend import point, whole_number
 from effects_email.transport.base import Reply, Stage
 from effects_email.transport.progress import SendProgress
 from effects_email.transport.replies.faults import Garbage
@@ -23,6 +24,7 @@ from effects_email.transport.smtp.connecting import connect, own_name
 from effects_email.transport.smtp.server import Server
 
 LINE_BYTES_MAX = 4096  # RFC 5321 has 512; real servers write more
+_REPLY = re.compile(rb"[2-5][0-9]{2}(?:[ -]|\Z)")
 LINES_MAX = 128
 _RECEIVE_BYTES = 65536
 _QUIT_SECONDS = 1.0
@@ -126,8 +128,7 @@ class Client(smtplib.SMTP):
         self.offers_8bit = self.has_extn("8bitmime")
         self.offers_utf8 = self.has_extn("smtputf8")
         self.offers_size = self.has_extn("size")
-        size = self.esmtp_features.get("size", "")
-        self.size_max = int(size) if size.isascii() and size.isdecimal() and len(size) < 16 else 0
+        self.size_max = whole_number(self.esmtp_features.get("size", "")) or 0
 
     # -- what smtplib calls ----------------------------------------------------------------------------------
 
@@ -254,10 +255,9 @@ class Client(smtplib.SMTP):
 
 
 def _code(line: bytes) -> int:
-    digits = line[:3]
-    if not (digits.isdigit() and b"2" <= digits[:1] <= b"5" and line[3:4] in (b"", b" ", b"-")):
+    if not _REPLY.match(line):
         raise Garbage("no reply code")
-    return int(digits)
+    return int(line[:3])
 
 
 def _text(lines: list[bytes]) -> str:
