@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, get_args
 from effects.arguments import require, text
 from effects.errors import ConfigurationError, PayloadInvalid
 from effects.model.registry import Registry
+from effects.plain_values import require_json
 from effects.scheduling.schedules import Schedule
 from effects.text.placeholders import fill_placeholders, why_unfilled
 from effects.text.wording import described
@@ -113,6 +114,7 @@ class Alert:
         within = getattr(self.rule, "within_seconds", 1.0)
         if within <= 0 or self.rule.limit < (0 if isinstance(self.rule, DeadLetters) else 1):
             raise ConfigurationError(f"alert {self.name!r}: a number of its rule is too small: {self.rule}")
+        require_json(f"alert {self.name!r}: payload", self.payload, ConfigurationError)
 
     def check(self, job_types: Registry) -> None:
         """Refuse a job type that is not registered, or a payload that it would not take.

@@ -16,6 +16,7 @@ Names without a docstring of their own:
     Identity, Json      column types: an ascending id, and JSON
     LEDGER_STATES       the states of an effect
     ModulesNamed        a function from the name of a module to the modules of that name in a project's apps
+    NOT_JSON            what encoding a value as JSON may raise
     NO_DIGEST           the digest of a holder that is another one whatever its content
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     Private             which private addresses are open: all (True), none (False), or a tuple of networks
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from effects.model.settlement import Execution, Settlement
     from effects.moments import moment, moment_or_none, phases_ms
     from effects.packages import ModulesNamed, PackageSettings
-    from effects.plain_values import ObjectData, path_of_fault, to_plain
+    from effects.plain_values import NOT_JSON, ObjectData, path_of_fault, require_json, to_plain, why_not_json
     from effects.process.long_calls import long_call
     from effects.process.private_files import create_private
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
@@ -148,7 +149,7 @@ else:
             "effects.model.settlement": "Execution, Settlement",
             "effects.moments": "moment, moment_or_none, phases_ms",
             "effects.packages": "ModulesNamed, PackageSettings",
-            "effects.plain_values": "ObjectData, path_of_fault, to_plain",
+            "effects.plain_values": "NOT_JSON, ObjectData, path_of_fault, require_json, to_plain, why_not_json",
             "effects.process.private_files": "create_private",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
             "effects.secrets.sealing": "SealedColumn, seal_payload",
@@ -205,6 +206,7 @@ __all__ = [
     "HIDDEN",
     "IGNORE",
     "LEDGER_STATES",
+    "NOT_JSON",
     "NO_DIGEST",
     "ON_UNKNOWN",
     "SECRET_PREFIX",
@@ -331,6 +333,7 @@ __all__ = [
     "repr_without",
     "requeue",
     "require",
+    "require_json",
     "reserve_jobs",
     "resolve_unknown",
     "retire_schedule",
@@ -350,6 +353,7 @@ __all__ = [
     "walk",
     "web_apps",
     "whole_number",
+    "why_not_json",
     "why_unfilled",
     "why_unfit",
     "without_unsafe",

@@ -25,6 +25,10 @@ _FIELDS: dict[str, Callable[[Any], Iterable[str]]] = {
 }
 
 
+# What encoding a value as JSON may raise.
+NOT_JSON = (TypeError, ValueError, RecursionError)
+
+
 class DataclassInstance(Protocol):
     """An instance of any dataclass."""
 
@@ -50,6 +54,33 @@ def to_plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_beyond_msgspec)
 
 
+def require_json(what: str, value: Any, error: type[Exception]) -> str:
+    """Encode a value as JSON.
+
+    Raises:
+        `error`, if it has no such form: names the part of `what` and why, and does not quote it.
+    """
+    try:
+        return _json_of(value)
+    except NOT_JSON as fault:
+        raise error(f"{what}{path_of_fault(value, _json_of)}: {why_not_json(fault)}") from None
+
+
+def _json_of(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=to_plain).decode()
+
+
+def why_not_json(error: Exception) -> str:
+    """What an error of encoding says about the value that `path_of_fault` leads to, without quoting it."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply for JSON, or holds itself"
+    if isinstance(error, TypeError):  # names the class
+        return str(error)
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a surrogate pair, which UTF-8 cannot carry"
+    return "an integer of too many digits" if "digits" in str(error) else "NaN and infinities are not JSON"
+
+
 def path_of_fault(value: Any, attempt: Callable[[Any], object]) -> str:
     """The path, such as `.lines[3].price`, to the smallest part of a value with which an attempt fails.
 
@@ -70,7 +101,7 @@ def path_of_fault(value: Any, attempt: Callable[[Any], object]) -> str:
 def _fails(attempt: Callable[[Any], object], value: Any) -> bool:
     try:
         attempt(value)
-    except (TypeError, ValueError, RecursionError):
+    except NOT_JSON:
         return True
     return False
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from effects.arguments import one_of, optional, printable, require, shown, text, whole
 from effects.errors import ConfigurationError
-from effects.plain_values import to_plain
+from effects.plain_values import require_json
 from effects.scheduling.slots import Cron
 from effects.text.placeholders import fill_placeholders
 
@@ -89,6 +87,7 @@ class Schedule:
                 f"{who}: catch_up 'all' would make slots that overlap 'skip' drops; give overlap 'queue' or 'allow'"
             )
         self._check_key(who)
+        self.template()
 
     def _check_key(self, who: str) -> None:
         if self.key is None:
@@ -112,7 +111,7 @@ class Schedule:
 
     def template(self) -> str:
         """The payload as it is stored, placeholders and all."""
-        return msgspec.json.encode(self.payload, enc_hook=to_plain).decode()
+        return require_json(f"schedule {shown(self.name)}: payload", self.payload, ConfigurationError)
 
     def payload_of(self, slot: datetime) -> dict[str, Any]:
         """The payload of one slot."""

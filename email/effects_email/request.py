@@ -13,6 +13,7 @@ import msgspec
 
 from effects import Effects
 from effects.extend import (
+    NOT_JSON,
     ON_UNKNOWN,
     OnUnknown,
     app_of,
@@ -24,6 +25,7 @@ from effects.extend import (
     printable,
     require,
     to_plain,
+    why_not_json,
 )
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
@@ -230,11 +232,10 @@ def _context(context: Mapping[str, Any]) -> str:
         raise EmailInvalid(f"context is {described(context)}; give a dict")
     try:
         text = _as_json(context)
-    except (TypeError, ValueError, RecursionError) as error:
-        kind = str(error) if isinstance(error, TypeError) else "no JSON"  # names the class, not the value
+    except NOT_JSON as error:
         raise EmailInvalid(
-            f"context{path_of_fault(context, _as_json)}: {kind}; give texts, numbers, moments, lists, dicts, "
-            "dataclasses, msgspec or pydantic models"
+            f"context{path_of_fault(context, _as_json)}: {why_not_json(error)}; give texts, numbers, moments, lists, "
+            "dicts, dataclasses, msgspec or pydantic models"
         ) from None
     if len(text) > CONTEXT_BYTES_MAX:
         raise EmailInvalid(f"context: {len(text):,} bytes as JSON, and the limit is {CONTEXT_BYTES_MAX:,}")

@@ -10,7 +10,18 @@ from typing import Any
 
 import msgspec
 
-from effects.extend import ObjectData, arguments, check_arguments, described, optional, path_of_fault, shown, to_plain
+from effects.extend import (
+    NOT_JSON,
+    ObjectData,
+    arguments,
+    check_arguments,
+    described,
+    optional,
+    path_of_fault,
+    shown,
+    to_plain,
+    why_not_json,
+)
 from effects_webhooks.errors import EndpointInvalid, EventInvalid
 
 BODY_BYTES_MAX = 256 * 1024
@@ -94,10 +105,8 @@ class WebhookEvent:
 def _data_json(data: Any) -> str:
     try:
         text = _json(data)
-    except RecursionError:
-        raise EventInvalid("data is nested too deeply for JSON, or holds itself") from None
-    except (TypeError, ValueError) as error:
-        raise EventInvalid(f"data{path_of_fault(data, _json)}: {_why_not_json(error)}") from None
+    except NOT_JSON as error:
+        raise EventInvalid(f"data{path_of_fault(data, _json)}: {why_not_json(error)}") from None
     if not text.startswith("{"):
         raise EventInvalid(f"data is {described(data)}; give a dict, a dataclass or a model")
     return text
@@ -107,14 +116,6 @@ def _json(value: Any) -> str:
     text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text.encode()
     return text
-
-
-def _why_not_json(error: TypeError | ValueError) -> str:
-    if isinstance(error, TypeError):  # names the class, not the value
-        return str(error)
-    if isinstance(error, UnicodeEncodeError):
-        return "half of a surrogate pair, which UTF-8 cannot carry"
-    return "NaN and infinities are not JSON"
 
 
 def _sorted(text: str) -> bytes:

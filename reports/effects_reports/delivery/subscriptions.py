@@ -23,6 +23,7 @@ from effects.extend import (
     note,
     optional,
     repr_without,
+    require_json,
     retire_schedule,
     to_plain,
 )
@@ -291,10 +292,8 @@ def _schedule(app: Effects, report: str, params: dict[str, Any], file: str, cron
 
 
 def _plain(report: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return dict(to_plain(params))
-    except (TypeError, RecursionError) as error:
-        raise ReportInvalid(f"report {report!r}: the params are no JSON: {error}") from None
+    require_json(f"report {report!r}: params", params, ReportInvalid)
+    return dict(to_plain(params))
 
 
 def _new_id() -> str:

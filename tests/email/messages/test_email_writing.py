@@ -239,7 +239,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"context": []}, EmailInvalid, "context is a list; give a dict"),
     ({"context": {"name": object()}}, EmailInvalid, "context.name: object has no JSON form"),
     ({"context": {**CONTEXT, "more": "x" * 300_000}}, EmailInvalid, "as JSON, and the limit is 262,144"),
-    ({"context": {**CONTEXT, "name": "\ud800"}}, EmailInvalid, "context.name: no JSON"),
+    ({"context": {**CONTEXT, "name": "\ud800"}}, EmailInvalid, "context.name: half of a surrogate pair"),
     ({"context": {**CONTEXT, "name": "x" * 2000}}, EmailInvalid, "the subject has 2010 characters"),
     ({"headers": {"Bcc": "b@x.example"}}, EmailInvalid, "headers: Bcc is not for the caller to set"),
     ({"headers": {"X-A": "a\r\nBcc: b@x.example"}}, EmailInvalid, "X-A holds a line break"),
