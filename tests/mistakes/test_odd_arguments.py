@@ -72,11 +72,11 @@ class NewWord(enum.StrEnum):
 def odd_values() -> list[Any]:
     return [
         None, "", " ", "a", Text("a"), Markup("a"), Word.A, NewWord.A, "a\nb", "é", "\0", "\ud800", "\u202e",
-        "a" * 10_000, "a@@" + "," * 300_000, "1" * 9_999, "²", b"a", bytearray(b"a"), 0, 1, -1, Number(3), 2**63, 10**30, -(10**30), 1.5,
-        math.nan, math.inf, True, Decimal("1.5"), [], ["a"], [None], (), {}, {"a": 1}, {1: 2}, set(), frozenset("a"),
-        iter("a"), object(), len, type, ValueError("a"), Path("odd"), UUID(int=1), date(2026, 7, 1),
-        JULY, JULY.replace(tzinfo=None), datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC),
-        timedelta(seconds=1), timedelta.max,
+        "a" * 10_000, "a@@" + "," * 300_000, "1" * 9_999, "²", b"a", bytearray(b"a"), 0, 1, -1, Number(3), 2**63,
+        10**30, -(10**30), 1.5, math.nan, math.inf, True, Decimal("1.5"), [], ["a"], [None], (), {}, {"a": 1}, {1: 2},
+        set(), frozenset("a"), iter("a"), object(), len, type, ValueError("a"), Path("odd"), UUID(int=1),
+        date(2026, 7, 1), JULY, JULY.replace(tzinfo=None), datetime.max.replace(tzinfo=UTC),
+        datetime.min.replace(tzinfo=UTC), timedelta(seconds=1), timedelta.max,
     ]  # fmt: skip
 
 
