@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from effects import arguments
-from effects.arguments import Rule, optional, positive, require
+from effects.arguments import Rule, optional, positive, require, shown
 from effects.errors import ConfigurationError
 from effects.options import LogFormat, LogLevel, SessionsPolicy
 from effects.storage.urls import check_url as check_storage_url
@@ -107,7 +107,7 @@ class Settings:
         url = database_url(self.database_url)
         check_storage_url(self.storage_url)
         if self.schema is not None and not _IDENTIFIER.fullmatch(self.schema):
-            raise ConfigurationError(f"EFFECTS_SCHEMA is {self.schema!r}; give a plain lower-case identifier")
+            raise ConfigurationError(f"EFFECTS_SCHEMA is {shown(self.schema)}; give a plain lower-case identifier")
         if self.schema is not None and url.get_backend_name() == "sqlite":
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in _ABOVE_ZERO:
@@ -118,11 +118,13 @@ class Settings:
                 f"{self.heartbeat_seconds:g}; a lease must last at least three heartbeats"
             )
         if self.sessions not in ("warn", "required", "off"):
-            raise ConfigurationError(f"EFFECTS_SESSIONS is {self.sessions!r}; give warn, required or off")
+            raise ConfigurationError(f"EFFECTS_SESSIONS is {shown(self.sessions)}; give warn, required or off")
         if self.log_format not in ("text", "json"):
-            raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {self.log_format!r}; give text or json")
+            raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {shown(self.log_format)}; give text or json")
         if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            raise ConfigurationError(f"EFFECTS_LOG_LEVEL is {self.log_level!r}; give DEBUG, INFO, WARNING or ERROR")
+            raise ConfigurationError(
+                f"EFFECTS_LOG_LEVEL is {shown(self.log_level)}; give DEBUG, INFO, WARNING or ERROR"
+            )
         self.queue_threads()
 
     @classmethod
@@ -140,7 +142,7 @@ class Settings:
             name, _, text = pair.partition("=")
             count = whole_number(text.strip())
             if not name or not count:
-                raise ConfigurationError(f"EFFECTS_QUEUES holds {pair!r}; give name=threads, such as emails=8")
+                raise ConfigurationError(f"EFFECTS_QUEUES holds {shown(pair)}; give name=threads, such as emails=8")
             queues[name.strip()] = count
         return queues
 
@@ -194,11 +196,11 @@ def _convert(name: str, default: object, text: str) -> object:
     variable = f"EFFECTS_{name.upper()}"
     if isinstance(default, bool):
         if text.lower() not in _TRUE | _FALSE:
-            raise ConfigurationError(f"{variable} is {text!r}; give true or false")
+            raise ConfigurationError(f"{variable} is {shown(text)}; give true or false")
         return text.lower() in _TRUE
     if isinstance(default, int | float):
         try:
             return type(default)(text)
         except ValueError:
-            raise ConfigurationError(f"{variable} is {text!r}; give a number") from None
+            raise ConfigurationError(f"{variable} is {shown(text)}; give a number") from None
     return text

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
+from effects.arguments import shown
 from effects.errors import ConfigurationError
 from effects.model.outcome import Refused
 
@@ -103,12 +104,12 @@ def private_networks(text: str, variable: str) -> tuple[Network, ...]:
         try:
             network = ipaddress.ip_network(part)
         except ValueError:
-            raise ConfigurationError(f"{variable} holds {part!r}; give networks such as 10.1.0.0/16") from None
+            raise ConfigurationError(f"{variable} holds {shown(part)}; give networks such as 10.1.0.0/16") from None
         if not _within(network, [*_PRIVATE_4, *_PRIVATE_6]):
-            raise ConfigurationError(f"{variable} holds {part!r}, which is not within a private network")
+            raise ConfigurationError(f"{variable} holds {shown(part)}, which is not within a private network")
         if _within(network, [*_NEVER_4, *_NEVER_6]):
             raise ConfigurationError(
-                f"{variable} holds {part!r}, which is never opened: a cloud's metadata service is there"
+                f"{variable} holds {shown(part)}, which is never opened: a cloud's metadata service is there"
             )
         networks.append(network)
     return tuple(networks)

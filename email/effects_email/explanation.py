@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from effects import ConfigurationError
-from effects.extend import Explanation, whole_number
+from effects.extend import Explanation, shown, whole_number
 from effects_email.transport.base import About, Kind, Stage, Suppress, Verdict
 from effects_email.transport.replies.faults import FAULT_CODES, FaultCode
 from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
@@ -69,10 +69,10 @@ def _verdict(what: str, enhanced: str | None, stage: Stage, text: str) -> Verdic
         return verdict_of_fault(stage, fault)
     code = whole_number(what)
     if code is None or not 200 <= code <= 599:
-        raise ConfigurationError(f"{what!r} is no reply code from 200 to 599 and none of {', '.join(FAULT_CODES)}")
+        raise ConfigurationError(f"{shown(what)} is no reply code from 200 to 599 and none of {', '.join(FAULT_CODES)}")
     reply = reply_of(stage, code, f"{enhanced or ''} {text}".strip())
     if enhanced and reply.enhanced != enhanced:
-        raise ConfigurationError(f"{enhanced!r} is no enhanced code; give one such as 5.1.1")
+        raise ConfigurationError(f"{shown(enhanced)} is no enhanced code; give one such as 5.1.1")
     return verdict_of_reply(reply)
 
 

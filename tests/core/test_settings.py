@@ -148,3 +148,12 @@ def test_a_misspelt_variable_is_no_reason_to_use_the_default_database(name: str)
 def test_an_empty_url_is_no_reason_to_use_the_default_database() -> None:
     with pytest.raises(ConfigurationError, match="EFFECTS_DATABASE_URL is empty; give it a URL"):
         Settings.from_environment({"EFFECTS_DATABASE_URL": ""})
+
+
+@pytest.mark.parametrize("name", ["GRACE_SECONDS", "QUEUES", "LOG_LEVEL", "NOTIFY_IN_TRANSACTION", "SCHEMA"])
+def test_a_value_is_quoted_shortened(name: str) -> None:
+    """It may be something else by mistake, such as a file or a key."""
+    variable = f"EFFECTS_{name}"
+    with pytest.raises(ConfigurationError, match=rf"{variable} .*a{{20}}") as caught:
+        Settings.from_environment({"EFFECTS_DATABASE_URL": "sqlite:///x.db", variable: "a" * 10_000})
+    assert len(str(caught.value)) < 200

@@ -59,7 +59,7 @@ def explain(
     """
     status = whole_number(what)
     if (status is not None and not 100 <= status <= 599) or (status is None and what not in FAULT_RULES):
-        raise EventInvalid(f"{what!r} is no status of 100 to 599 and none of {', '.join(FAULT_RULES)}")
+        raise EventInvalid(f"{arguments.shown(what)} is no status of 100 to 599 and none of {', '.join(FAULT_RULES)}")
     wait = retry_after(hint, time.time())
     rule = rule_of(status, what, profile=profile, overrides=overrides, hinted=wait is not None)
     obeyed = wait if rule.hint else None
