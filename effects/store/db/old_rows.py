@@ -71,7 +71,8 @@ def kept_seconds(sql: Sql, job_type: str) -> str:
     if sql.postgresql:
         own = f"CAST(CAST(:ages AS jsonb) ->> {job_type} AS double precision)"
         return f"COALESCE({own}, CAST(:age AS double precision))"
-    own = f"(SELECT value FROM json_each(:ages) WHERE key = {job_type})"  # a JSON path would read what is in the name
+    # Quotes and brackets of a name that no type can have would be read as a path. `json_each` would read all ages.
+    own = f"CASE WHEN {job_type} NOT GLOB '*[^a-z0-9_.]*' THEN :ages ->> ('$.\"' || {job_type} || '\"') END"
     return f"COALESCE({own}, :age)"
 
 
