@@ -18,7 +18,7 @@ from tests.support.attack_texts import attack_texts
 from tests.support.sampling import sample
 
 LENGTH = 30_000
-TEXTS = 100  # of some hundreds for a pattern
+TEXTS = 40  # of some hundreds for a pattern
 CPU_SECONDS = 1.0  # in proportion to its length, such a text takes a thousandth of that
 ALL_MATCHES = ("sub", "subn", "findall", "finditer", "split")
 METHODS = (*ALL_MATCHES, "search", "match", "fullmatch")

@@ -10,8 +10,8 @@ _OLDEST = text("""
     SELECT 'connection ' || a.pid || ' (' || concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state)
         || ') has used ' || c.relname || ' for ' || round(date_part('epoch', now() - a.xact_start)) || ' s'
     FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation JOIN pg_stat_activity AS a ON a.pid = l.pid
-    WHERE c.relname LIKE 'effects\\_%' AND l.granted AND a.pid <> pg_backend_pid() AND l.database = (
-        SELECT oid FROM pg_database WHERE datname = current_database())
+    WHERE c.relkind = 'r' AND c.relname LIKE 'effects\\_%' AND l.granted AND a.pid <> pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     ORDER BY a.xact_start LIMIT 1""")
 
 
