@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 # Python's own parser has no public name.
 from re import _constants as kinds  # type: ignore[attr-defined]  # isort: skip
@@ -18,17 +18,22 @@ _OF_CATEGORY = {
 }  # fmt: skip
 
 
-def attack_texts(pattern: re.Pattern[Any], length: int) -> list[str]:
-    """The beginning of what the pattern matches, then one of its letters again and again, then what it cannot match."""
+class Attack(NamedTuple):
+    """The beginning of what a pattern matches, then one of its letters again and again, then what it cannot match."""
+
+    beginning: str
+    letter: str
+
+    def text(self, length: int) -> str:
+        return self.beginning + self.letter * length + NEVER_MATCHED
+
+
+def attacks(pattern: re.Pattern[Any]) -> list[Attack]:
     nodes = parser.parse(pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1"))
     example = "".join(_example(nodes))[:40]
     letters = list(dict.fromkeys([*example, *_letters(nodes), *OFTEN_HOSTILE]))[:16]
     beginnings = [example[:end] for end in range(len(example) + 1)]
-    return [
-        beginning + letter * length + NEVER_MATCHED
-        for beginning in dict.fromkeys([*beginnings, *letters])
-        for letter in letters
-    ]
+    return [Attack(beginning, letter) for beginning in dict.fromkeys([*beginnings, *letters]) for letter in letters]
 
 
 def _example(nodes: Any) -> Iterator[str]:
