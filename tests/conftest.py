@@ -47,8 +47,8 @@ SLOW_FOLDERS = (
     "upgrades",
 )
 ON_POSTGRESQL = "on PostgreSQL"
-QUICK_COUNTS = {ON_POSTGRESQL: 150}  # of some 1,700
-QUICK_CASES = 8  # of each other table of cases; some have hundreds
+QUICK_COUNTS = {ON_POSTGRESQL: 100}  # of some 1,700
+QUICK_CASES = 5  # of each other table of cases; some have hundreds
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 
 
