@@ -16,7 +16,6 @@ Names without a docstring of their own:
     Identity, Json      column types: an ascending id, and JSON
     LEDGER_STATES       the states of an effect
     ModulesNamed        a function from the name of a module to the modules of that name in a project's apps
-    NOT_JSON            what encoding a value as JSON may raise
     NO_DIGEST           the digest of a holder that is another one whatever its content
     ObjectData          what becomes a JSON object: a mapping, a dataclass, a msgspec struct or a pydantic model
     Private             which private addresses are open: all (True), none (False), or a tuple of networks
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from effects.model.settlement import Execution, Settlement
     from effects.moments import moment, moment_or_none, phases_ms
     from effects.packages import ModulesNamed, PackageSettings
-    from effects.plain_values import NOT_JSON, ObjectData, path_of_fault, require_json, to_plain, why_not_json
+    from effects.plain_values import ObjectData, require_json, to_plain
     from effects.process.long_calls import long_call
     from effects.process.private_files import create_private
     from effects.retry import DAY_SECONDS, ON_UNKNOWN, OnUnknown
@@ -149,7 +148,7 @@ else:
             "effects.model.settlement": "Execution, Settlement",
             "effects.moments": "moment, moment_or_none, phases_ms",
             "effects.packages": "ModulesNamed, PackageSettings",
-            "effects.plain_values": "NOT_JSON, ObjectData, path_of_fault, require_json, to_plain, why_not_json",
+            "effects.plain_values": "ObjectData, require_json, to_plain",
             "effects.process.private_files": "create_private",
             "effects.retry": "DAY_SECONDS, ON_UNKNOWN, OnUnknown",
             "effects.secrets.sealing": "SealedColumn, seal_payload",
@@ -206,7 +205,6 @@ __all__ = [
     "HIDDEN",
     "IGNORE",
     "LEDGER_STATES",
-    "NOT_JSON",
     "NO_DIGEST",
     "ON_UNKNOWN",
     "SECRET_PREFIX",
@@ -320,7 +318,6 @@ __all__ = [
     "old_rows",
     "optional",
     "parse_secret",
-    "path_of_fault",
     "phases_ms",
     "point",
     "primary_message",
@@ -353,7 +350,6 @@ __all__ = [
     "walk",
     "web_apps",
     "whole_number",
-    "why_not_json",
     "why_unfilled",
     "why_unfit",
     "without_unsafe",

@@ -25,8 +25,7 @@ _FIELDS: dict[str, Callable[[Any], Iterable[str]]] = {
 }
 
 
-# What encoding a value as JSON may raise.
-NOT_JSON = (TypeError, ValueError, RecursionError)
+_NOT_JSON = (TypeError, ValueError, RecursionError)
 
 
 class DataclassInstance(Protocol):
@@ -54,24 +53,29 @@ def to_plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_beyond_msgspec)
 
 
-def require_json(what: str, value: Any, error: type[Exception]) -> str:
+def _json_of(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=to_plain).decode()
+
+
+def require_json(
+    what: str, value: Any, error: type[Exception], *, encode: Callable[[Any], str] = _json_of, hint: str = ""
+) -> str:
     """Encode a value as JSON.
+
+    Args:
+        encode: how. Default: by msgspec, what it does not know by `to_plain`.
+        hint: the end of the error.
 
     Raises:
         `error`, if it has no such form: names the part of `what` and why, and does not quote it.
     """
     try:
-        return _json_of(value)
-    except NOT_JSON as fault:
-        raise error(f"{what}{path_of_fault(value, _json_of)}: {why_not_json(fault)}") from None
+        return encode(value)
+    except _NOT_JSON as fault:
+        raise error(f"{what}{path_of_fault(value, encode)}: {_why_not_json(fault)}{hint}") from None
 
 
-def _json_of(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=to_plain).decode()
-
-
-def why_not_json(error: Exception) -> str:
-    """What an error of encoding says about the value that `path_of_fault` leads to, without quoting it."""
+def _why_not_json(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply for JSON, or holds itself"
     if isinstance(error, TypeError):  # names the class
@@ -101,7 +105,7 @@ def path_of_fault(value: Any, attempt: Callable[[Any], object]) -> str:
 def _fails(attempt: Callable[[Any], object], value: Any) -> bool:
     try:
         attempt(value)
-    except NOT_JSON:
+    except _NOT_JSON:
         return True
     return False
 

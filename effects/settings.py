@@ -140,7 +140,7 @@ class Settings:
         queues: dict[str, int] = {}
         for pair in filter(None, (part.strip() for part in self.queues.split(","))):
             name, _, text = pair.partition("=")
-            count = whole_number(text.strip())
+            count = whole_number(text)
             if not name or not count:
                 raise ConfigurationError(f"EFFECTS_QUEUES holds {shown(pair)}; give name=threads, such as emails=8")
             queues[name.strip()] = count

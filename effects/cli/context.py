@@ -75,14 +75,24 @@ class Context:
 
     @cached_property
     def app(self) -> Effects:
-        """The Effects, its tables checked. Until `close`, no transaction of this thread waits long for a lock.
+        """`checked_app`. Until `close`, no transaction of this thread waits long for a lock.
 
         Raises:
             SchemaMismatch: tables are missing or of another version; the message names the command to run.
             StoreUnavailable: the database is unavailable.
         """
+        app = self.checked_app
+        self._bounds.enter_context(app.store.within(BOUNDS))
+        return app
+
+    @property
+    def checked_app(self) -> Effects:
+        """The Effects, its tables checked, for a worker: it bounds its transactions itself.
+
+        Raises:
+            SchemaMismatch, StoreUnavailable: as `app`.
+        """
         revisions.check(self.waiting_app.store)
-        self._bounds.enter_context(self.bare_app.store.within(BOUNDS))
         return self.bare_app
 
     def with_holder(self, error: StoreConflict) -> StoreConflict:

@@ -76,7 +76,7 @@ def work(
         raise click.UsageError("--max-seconds goes with --drain")
     crashpoints.install_from_environment()
     open_files.raise_limit()
-    app = context.app if drain else context.waiting_app
+    app = context.checked_app if drain else context.waiting_app
     app.settings = replace(
         app.settings,
         threads=threads or app.settings.threads,

@@ -87,7 +87,7 @@ class Schedule:
                 f"{who}: catch_up 'all' would make slots that overlap 'skip' drops; give overlap 'queue' or 'allow'"
             )
         self._check_key(who)
-        self.template()
+        self.template()  # raises, if the payload has no JSON form
 
     def _check_key(self, who: str) -> None:
         if self.key is None:

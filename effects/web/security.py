@@ -34,7 +34,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 FORM_FIELD = "form_token"
 _NONCE_BYTES = 16
 _KEYS_MAX = 10_000
-_TIME_DIGITS_MAX = 12
+_TIME_DIGITS_MAX = 11
 
 
 def is_own_host(request: PageRequest, hosts: Collection[str] | None) -> bool:

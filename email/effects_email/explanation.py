@@ -67,7 +67,7 @@ def _verdict(what: str, enhanced: str | None, stage: Stage, text: str) -> Verdic
     if what in FAULT_CODES:
         fault: FaultCode = what
         return verdict_of_fault(stage, fault)
-    code = whole_number(what)
+    code = whole_number(what, 3)
     if code is None or not 200 <= code <= 599:
         raise ConfigurationError(f"{shown(what)} is no reply code from 200 to 599 and none of {', '.join(FAULT_CODES)}")
     reply = reply_of(stage, code, f"{enhanced or ''} {text}".strip())

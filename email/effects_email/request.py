@@ -13,7 +13,6 @@ import msgspec
 
 from effects import Effects
 from effects.extend import (
-    NOT_JSON,
     ON_UNKNOWN,
     OnUnknown,
     app_of,
@@ -21,11 +20,10 @@ from effects.extend import (
     check_arguments,
     described,
     optional,
-    path_of_fault,
     printable,
     require,
+    require_json,
     to_plain,
-    why_not_json,
 )
 from effects_email.errors import EmailInvalid
 from effects_email.message import attachments as files
@@ -230,13 +228,8 @@ def _context(context: Mapping[str, Any]) -> str:
     """The context as JSON text: for the digest, and for rendering again."""
     if not isinstance(context, Mapping):
         raise EmailInvalid(f"context is {described(context)}; give a dict")
-    try:
-        text = _as_json(context)
-    except NOT_JSON as error:
-        raise EmailInvalid(
-            f"context{path_of_fault(context, _as_json)}: {why_not_json(error)}; give texts, numbers, moments, lists, "
-            "dicts, dataclasses, msgspec or pydantic models"
-        ) from None
+    hint = "; give texts, numbers, moments, lists, dicts, dataclasses, msgspec or pydantic models"
+    text = require_json("context", context, EmailInvalid, encode=_as_json, hint=hint)
     if len(text) > CONTEXT_BYTES_MAX:
         raise EmailInvalid(f"context: {len(text):,} bytes as JSON, and the limit is {CONTEXT_BYTES_MAX:,}")
     return text

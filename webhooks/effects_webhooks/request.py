@@ -11,16 +11,14 @@ from typing import Any
 import msgspec
 
 from effects.extend import (
-    NOT_JSON,
     ObjectData,
     arguments,
     check_arguments,
     described,
     optional,
-    path_of_fault,
+    require_json,
     shown,
     to_plain,
-    why_not_json,
 )
 from effects_webhooks.errors import EndpointInvalid, EventInvalid
 
@@ -103,10 +101,7 @@ class WebhookEvent:
 
 
 def _data_json(data: Any) -> str:
-    try:
-        text = _json(data)
-    except NOT_JSON as error:
-        raise EventInvalid(f"data{path_of_fault(data, _json)}: {why_not_json(error)}") from None
+    text = require_json("data", data, EventInvalid, encode=_json)
     if not text.startswith("{"):
         raise EventInvalid(f"data is {described(data)}; give a dict, a dataclass or a model")
     return text

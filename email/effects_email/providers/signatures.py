@@ -117,5 +117,5 @@ class _Signed(msgspec.Struct):
 
 
 def _is_fresh(stamp: str, now: float) -> bool:
-    signed_at = whole_number(stamp)
+    signed_at = whole_number(stamp, 11)
     return signed_at is not None and -_AHEAD_SECONDS_MAX <= now - signed_at <= AGE_SECONDS_MAX

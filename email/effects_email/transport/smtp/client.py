@@ -128,7 +128,7 @@ class Client(smtplib.SMTP):
         self.offers_8bit = self.has_extn("8bitmime")
         self.offers_utf8 = self.has_extn("smtputf8")
         self.offers_size = self.has_extn("size")
-        self.size_max = whole_number(self.esmtp_features.get("size", "")) or 0
+        self.size_max = whole_number(self.esmtp_features.get("size", ""), 15) or 0
 
     # -- what smtplib calls ----------------------------------------------------------------------------------
 
