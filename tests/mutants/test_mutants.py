@@ -27,6 +27,8 @@ PATCHES = sorted(path.name for path in FOLDER.glob("*.patch"))
 COPIED = ("effects", "email", "webhooks", "reports", "tests")
 SAMPLE_SIZE = 8
 LEFT_OUT = (".git", ".venv", *COPIED)
+PATIENCE_SECONDS = "20"  # several times what the slowest of their waits takes, a third of what other runs allow
+TIMEOUT_SECONDS = 300  # what a failed test leaves behind may take long to stop
 FAILED = re.compile(r"^1 failed", re.MULTILINE)  # not: an error of a fixture or an import, or no such test
 
 
@@ -56,6 +58,7 @@ def test_each_still_applies_and_names_its_tests(patch: str) -> None:
         assert f"def {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"
 
 
+@pytest.mark.timeout(3 * TIMEOUT_SECONDS)
 @pytest.mark.parametrize("patch", sample(PATCHES, SAMPLE_SIZE))
 def test_without_its_fix_a_test_fails(patch: str, tree: Path, postgresql_server: str) -> None:
     tests = named_tests(patch)
@@ -65,12 +68,19 @@ def test_without_its_fix_a_test_fails(patch: str, tree: Path, postgresql_server:
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GIT_"))},
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "EFFECTS_TEST_DATABASE_URL": postgresql_server,
+        "EFFECTS_TEST_PATIENCE_SECONDS": PATIENCE_SECONDS,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # to load them all takes longer than the test
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
     for test in tests:
         run = subprocess.run(
-            [*command, test], cwd=tree, env=environment, capture_output=True, text=True, timeout=100, check=False
+            [*command, test],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
         )
         assert FAILED.search(run.stdout), f"{test} ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr}"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from effects.worker.machine.file_changes import FileChanges, Readiness
 from effects.worker.machine.runtime import Runtime
+from tests.support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0  # of the machine's: a test that waits longer is wrong
 STEP_SECONDS = 0.9  # less than the supervisor takes for a process that stood still
 REST_SECONDS = 0.3  # of the machine's: threads that are busy elsewhere are not waited for any longer
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 60.0  # for what takes moments: a machine that is busy may starve a process for long
+# For what takes moments: a busy machine may starve a process for long. Less where a failure is what is expected.
+PATIENCE_SECONDS = float(os.environ.get("EFFECTS_TEST_PATIENCE_SECONDS", "60"))
 
 
 def wait_until(condition: Callable[[], object], *, seconds: float = PATIENCE_SECONDS) -> None:
