@@ -131,10 +131,11 @@ def _is_on_postgresql(item: pytest.Item) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the report of the run is printed
-        config.add_cleanup(databases.begin_run())
+        memory = MEMORY if _is_roomy(MEMORY) else None
+        config.add_cleanup(databases.begin_run(memory))
         os.environ.setdefault("EFFECTS_TEST_SEED", str(random.SystemRandom().randrange(10**9)))  # for all processes
-        if _is_roomy(MEMORY):
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # where `tmp_path` is: no commit awaits a disk
+        if memory:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))  # where `tmp_path` is: no commit awaits a disk
 
 
 def _is_roomy(folder: Path) -> bool:

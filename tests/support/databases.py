@@ -35,12 +35,15 @@ class NoServerError(Exception):
     """No PostgreSQL server can be had on this machine."""
 
 
-def begin_run() -> Callable[[], None]:
+def begin_run(parent: Path | None) -> Callable[[], None]:
     """Name the folder of this run's servers; the xdist workers inherit it. What to call when the run ends.
 
     However this process ends, a process beside it then ends the servers and removes the folder.
+
+    Args:
+        parent: where it is made; None: where temporary files are.
     """
-    directory = os.environ[_DIRECTORY] = tempfile.mkdtemp(prefix="effects-test-")
+    directory = os.environ[_DIRECTORY] = tempfile.mkdtemp(prefix="effects-test-", dir=parent)
     Path(directory).chmod(0o755)  # root's servers run as other users
     reaper = subprocess.Popen(
         [sys.executable, "-m", "tests.support.reaper", directory],
