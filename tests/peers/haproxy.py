@@ -16,6 +16,7 @@ import psycopg
 
 from tests.peers.serving import Serving
 from tests.support import needs
+from tests.support.databases import run_directory
 from tests.support.server_pair import PLAIN, Member
 
 _CONFIGURATION = """
@@ -60,7 +61,7 @@ class HAProxy:
         self._program = needs.program("haproxy")
         self._stack = ExitStack()
         self._health = [MemberHealth(member) for member in members]
-        self._folder = tempfile.TemporaryDirectory(prefix="effects-haproxy-")
+        self._folder = tempfile.TemporaryDirectory(prefix="haproxy-", dir=run_directory())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])

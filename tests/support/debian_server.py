@@ -14,6 +14,7 @@ _CONFIGURATION = """
 listen_addresses = ''
 max_connections = 200
 fsync = off
+dynamic_shared_memory_type = mmap
 full_page_writes = off
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ class OwnServer:
 @contextmanager
 def own_server() -> Iterator[OwnServer]:
     """Without the wheel: skipped at home, failed in CI."""
-    directory = Path(tempfile.mkdtemp(prefix="effects-own-"))
+    directory = databases.new_folder("own-")
     try:
         yield OwnServer(directory)
     except databases.NoServerError as error:

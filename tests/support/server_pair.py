@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.waiting import wait_until
 _CONFIGURATION = """
 max_connections = 100
 fsync = off
+dynamic_shared_memory_type = mmap
 wal_log_hints = on
 wal_keep_size = 512MB
 max_wal_size = 512MB
@@ -216,7 +216,7 @@ class ServerPair:
 @contextmanager
 def server_pair(*, synchronous: bool = True) -> Iterator[ServerPair]:
     """Without the wheel: skipped at home, failed in CI."""
-    folder = Path(tempfile.mkdtemp(prefix="effects-pair-"))
+    folder = databases.new_folder("pair-")
     pair: ServerPair | None = None
     try:
         pair = ServerPair(folder, synchronous=synchronous)
