@@ -56,10 +56,18 @@ def copy_rows(
             return
         defence, line_end = BlockDefence(file, statement.undefended), file.line_end.encode()
         for block, rows in blocks:
-            lines = bytes(block)
-            broken = lines.count(b"\n") != rows
-            defended, suspicious = defence.defended(lines, rows, broken=broken)
-            yield _with_line_end(defended, line_end, broken=broken), rows, suspicious
+            lines, suspicious = _as_in_file(bytes(block), rows, line_end, defence)
+            yield lines, rows, suspicious
+
+
+def _as_in_file(lines: bytes, rows: int, line_end: bytes, defence: BlockDefence) -> tuple[bytes, int]:
+    """The rows with their texts defended and the file's line ends, and how many of them looked like formulas."""
+    ended = lines.replace(b"\n", line_end)
+    broken = len(ended) - len(lines) != rows * (len(line_end) - 1)  # a text has breaks of its own; not counted again
+    defended, suspicious = defence.defended(lines, rows, broken=broken)
+    if broken:
+        return _ended_outside_quotes(defended, line_end), suspicious
+    return ended if defended is lines else defended.replace(b"\n", line_end), suspicious
 
 
 def _driver(connection: Connection) -> Any:
@@ -129,10 +137,8 @@ def _end(pgconn: Any) -> None:
         raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("COPY ended early")
 
 
-def _with_line_end(block: bytes, line_end: bytes, *, broken: bool) -> bytes:
+def _ended_outside_quotes(block: bytes, line_end: bytes) -> bytes:
     """The rows, which end with LF, ending as the file's lines do. A LF inside quotes is a text's own."""
-    if not broken:
-        return block.replace(b"\n", line_end)
     pieces = block.split(b'"')
     for number in range(0, len(pieces), 2):  # what stands between quoted texts; a doubled quote leaves none between
         pieces[number] = pieces[number].replace(b"\n", line_end)
