@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from effects.store.migrations.online import create_index_online
     from effects.store.operator.actions import record_action
     from effects.store.operator.dead_letters import closed as is_resolved
-    from effects.store.operator.requeue import Requeued, requeue
+    from effects.store.operator.requeue import Requeued, newest_job, requeue
     from effects.store.operator.resolve import resolve as resolve_unknown
     from effects.store.queue.settle import record_existing
     from effects.store.queue.table_ledger import TableLedger
@@ -174,7 +174,7 @@ else:
             "effects.store.migrations.online": "create_index_online",
             "effects.store.operator.actions": "record_action",
             "effects.store.operator.dead_letters": "closed as is_resolved",
-            "effects.store.operator.requeue": "Requeued, requeue",
+            "effects.store.operator.requeue": "Requeued, newest_job, requeue",
             "effects.store.operator.resolve": "resolve as resolve_unknown",
             "effects.store.queue.settle": "record_existing",
             "effects.store.queue.table_ledger": "TableLedger",
@@ -313,6 +313,7 @@ __all__ = [
     "moment",
     "moment_or_none",
     "nearest",
+    "newest_job",
     "note",
     "now_column",
     "old_rows",

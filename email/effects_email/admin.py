@@ -90,7 +90,7 @@ def get_email(app: Effects, name: str) -> EmailRecord:
 
 
 def key_of_job(app: Effects, job_id: int) -> str:
-    """The key of the message whose newest job this is; no other message is meant, whatever its key.
+    """The key of the message of this job, which may have been requeued since; no other is meant, whatever its key.
 
     Raises:
         EmailNotFound: no such message.

@@ -253,6 +253,8 @@ def test_subscriptions_are_added_listed_paused_and_removed(
     assert "There are more than 1: use --limit." in reports("subscriptions", "list", "--limit", 1).err
     reports("subscriptions", "remove", reports("subscriptions", "list", "--json").json[1]["id"])
     assert reports("subscriptions", "resume", row).out == f"{row} resumed\n"
+    monkeypatch.setenv("EFFECTS_KEYS", f"n={generate_key()}")
+    assert "active, does not open" in reports("subscriptions", "list").out
     assert reports("subscriptions", "remove", row).out == f"{row} removed\n"
     assert reports("subscriptions", "list").out == "no subscriptions\n"
     assert reports("subscriptions", "remove", row).exit_code == 2

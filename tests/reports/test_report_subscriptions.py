@@ -188,6 +188,16 @@ def test_what_could_not_run_is_refused(app: Effects, changes: dict[str, Any], er
     assert list_subscriptions(effects=app) == []
 
 
+def test_a_subscription_that_does_not_open_is_listed_and_hides_no_other(
+    app: Effects, shop_factory: Shop, options: dict[str, Any]
+) -> None:
+    add(app, "ann@example.com")
+    others = shop_factory(**{**options, "keys": f"n={generate_key()}"})
+    add(others, "ben@example.com")
+    listed = [(row.to, row.unopened) for row in list_subscriptions(effects=others)]
+    assert listed == [(None, True), ("ben@example.com", False)]
+
+
 def test_an_address_is_stored_sealed(app: Effects, shop_factory: Shop, options: dict[str, Any]) -> None:
     add(app, "ann@example.com")
     with app.store.read() as connection:

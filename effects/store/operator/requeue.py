@@ -122,6 +122,13 @@ def _passed_by(standing: Standing, confirm_unknown: bool) -> str | None:
     return None
 
 
+def newest_job(store: Store, connection: Connection, job_id: int) -> int:
+    """The job that a job was requeued as, and that one in turn; the job itself if it was not."""
+    while (successor := store.row(connection, _successor, id=job_id)) is not None:
+        job_id = successor.id
+    return job_id
+
+
 def read_standing(store: Store, connection: Connection, job_types: Registry, job_id: int) -> Standing:
     """The current state of a job and its effect.
 

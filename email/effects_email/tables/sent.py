@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from effects.extend import Sql, Store, as_json, whole_number
+from effects.extend import Sql, Store, as_json, newest_job, whole_number
 
 
 class SentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ def oldest(store: Store, connection: Connection) -> Sequence[Row[Any]]:
 
 
 def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
-    """The message of this key, Message-ID or newest job."""
+    """The message of this key, Message-ID or job."""
     row = store.row(connection, _by_key, key=name) or store.row(connection, _by_message_id, key=name.strip("<>"))
     if row is None and (job_id := whole_number(name)) is not None:
         row = find_by_job(store, connection, job_id)
@@ -237,8 +237,8 @@ def find(store: Store, connection: Connection, name: str) -> Row[Any] | None:
 
 
 def find_by_job(store: Store, connection: Connection, job_id: int) -> Row[Any] | None:
-    """The message of this newest job: a number may be the key of another one, too."""
-    return store.row(connection, _by_job, id=job_id)
+    """The message of this job, which may have been requeued since: a number may be the key of another one, too."""
+    return store.row(connection, _by_job, id=newest_job(store, connection, job_id))
 
 
 def _reopen(sql: Sql) -> str:

@@ -78,7 +78,8 @@ def list_(context: Context, *, report: str | None, to: str | None, bucket: str |
 
 
 def _document(row: Subscription) -> dict[str, Any]:
-    names = ("id", "report", "format", "cron", "zone", "schedule", "template", "bucket", "paused", "created_at")
+    names = ("id", "report", "format", "cron", "zone", "schedule", "template", "bucket", "paused", "unopened",
+             "created_at")  # fmt: skip
     return {name: getattr(row, name) for name in names}
 
 
@@ -86,10 +87,15 @@ def _table(rows: Sequence[Subscription]) -> Table:
     columns = ("id", "report", "format", "cron", "zone", "template", "bucket", "status", "created")
     cells = [
         (row.id, row.report, row.format, row.cron, row.zone, row.template, row.bucket,
-         "paused" if row.paused else "active", row.created_at)
+         _status(row), row.created_at)
         for row in rows
     ]  # fmt: skip
     return Table(columns, cells, empty="no subscriptions")
+
+
+def _status(row: Subscription) -> str:
+    status = "paused" if row.paused else "active"
+    return f"{status}, does not open" if row.unopened else status
 
 
 @subscriptions.command()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects, Schedule
+from effects import Effects, KeyUnavailable, Schedule
 from effects.extend import (
     AnySession,
     AuditAction,
@@ -52,6 +52,7 @@ _ADD, _REMOVE, _PAUSE, _RESUME = (AuditAction("subscription", name) for name in 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """Who gets which report, when and how: by mail (`to`, `template`) or into a bucket; the others are None.
 
+    `unopened`: EFFECTS_KEYS lacks the key of its recipient, or the row was altered, so `to` and `bucket` are None.
     Params and recipient are not in its repr.
     """
 
@@ -66,6 +67,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     template: str | None
     bucket: str | None
     paused: bool
+    unopened: bool
     created_at: datetime
 
     def __repr__(self) -> str:
@@ -252,7 +254,7 @@ def _set_paused(
 def list_subscriptions(
     *, report: str | None = None, to: str | None = None, bucket: str | None = None, effects: Effects | None = None
 ) -> list[Subscription]:
-    """List subscriptions, the oldest first.
+    """List subscriptions, the oldest first; also those whose recipient no key opens.
 
     Args:
         report: only those of this report.
@@ -262,7 +264,6 @@ def list_subscriptions(
 
     Raises:
         ReportInvalid: both `to` and `bucket` are given.
-        KeyUnavailable: EFFECTS_KEYS lacks the key that an address is sealed with.
     """
     app = app_of(effects)
     if to is not None and bucket is not None:
@@ -274,12 +275,19 @@ def list_subscriptions(
 
 
 def _subscription(app: Effects, row: StoredSubscription) -> Subscription:
-    name, into_bucket = open_name(app, row), is_bucket(row)
+    name, into_bucket = _name_if_it_opens(app, row), is_bucket(row)
     return Subscription(
         id=row.id, report=row.report, params=row.params, format=row.format, cron=row.cron, zone=row.zone,
         schedule=row.schedule, to=None if into_bucket else name, template=row.notice["payload"].get("template"),
-        bucket=name if into_bucket else None, paused=row.paused, created_at=row.created_at,
+        bucket=name if into_bucket else None, paused=row.paused, unopened=name is None, created_at=row.created_at,
     )  # fmt: skip
+
+
+def _name_if_it_opens(app: Effects, row: StoredSubscription) -> str | None:
+    try:
+        return open_name(app, row)
+    except KeyUnavailable:
+        return None
 
 
 def _schedule(app: Effects, report: str, params: dict[str, Any], file: str, cron: str, zone: str) -> Schedule:

@@ -19,7 +19,7 @@ from effects.store.operator.audit import audit
 from effects.store.operator.dead_letters import DeadFilters, list_dead
 from effects.store.rotate import count_keys, rotate
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
-from effects_email.admin import get_email, requeue_email
+from effects_email.admin import get_email, key_of_job, requeue_email
 from effects_email.listing import list_emails
 from effects_email.tables import lists, retention
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
@@ -210,6 +210,21 @@ def test_requeue_sends_the_same_bytes(shop: Effects, send: Send, post: Post, tem
     assert len(set(post.bytes)) == 1
     assert (get_email(shop, "k").job_id, get_email(shop, "k").state) == (successor.job_id, "done")
     assert audit(shop.store, shop.ledgers) == []
+
+
+def test_a_message_is_found_by_each_of_its_jobs(shop: Effects, send: Send, post: Post) -> None:
+    post.moves = [verdict("refused_message"), verdict("refused_message"), verdict("accepted")]
+    first = send(key="k")
+    drain(shop)
+    second = requeue_email(shop, "k", actor="ann")
+    drain(shop)
+    third = requeue_email(shop, str(first.job_id), actor="ann")
+    drain(shop)
+    jobs = (first.job_id, second.job_id, third.job_id)
+    assert [key_of_job(shop, job) for job in jobs] == ["k", "k", "k"]
+    assert [get_email(shop, str(job)).job_id for job in jobs] == [third.job_id] * 3
+    with pytest.raises(EmailNotFound):
+        key_of_job(shop, third.job_id + 1)
 
 
 def test_rendering_again_uses_the_newest_template_and_a_new_message_id(
