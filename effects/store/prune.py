@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from sqlalchemy import Connection
 
 from effects.crashpoints import point
 from effects.store.audit_log import entries
 from effects.store.bulk.records import OLD_BULKS
-from effects.store.db.old_rows import PAGE, Ages, delete_page, is_walked_past, kept_seconds, old_rows
+from effects.store.db.old_rows import PAGE, Ages, delete_page, may_continue, old_rows
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.limits.key_limits import LIMIT_COLUMNS
@@ -38,24 +37,23 @@ def jobs(
         tables: the ledgers in which an effect may be unknown.
         dead_seconds: how long a dead or unknown job is kept after it was resolved.
     """
-    parameters = {**ages.parameters(), "dead": dead_seconds}
     with store.read() as connection:
-        page = store.all(connection, _jobs_page(tables), cursor=cursor or 0, least=ages.least, **parameters)
-    gone = [row.id for row in page if row.eligible]
+        page = store.all(connection, _jobs_page(tables), cursor=cursor or 0, dead=dead_seconds)
+    gone = [row.id for row in page if row.eligible and row.age >= ages.of(row.job_type)]
     if gone and not dry_run:
         with store.begin() as connection:
-            gone = _delete_jobs(store, connection, tables, gone, parameters)
+            gone = _delete_jobs(store, connection, tables, gone, dead_seconds)
             point("prune.before_commit")
         point("prune.committed")
-    ends = len(page) < PAGE or not any(row.old for row in page)
-    return Page(len(gone), None if ends else page[-1].id)
+    continues = len(page) == PAGE and may_continue((row.age for row in page), ages.least)
+    return Page(len(gone), page[-1].id if continues else None)
 
 
 def _delete_jobs(
-    store: Store, connection: Connection, tables: tuple[str, ...], ids: Sequence[int], parameters: dict[str, Any]
+    store: Store, connection: Connection, tables: tuple[str, ...], ids: Sequence[int], dead_seconds: float
 ) -> list[int]:
     locked = [row.id for row in store.all(connection, _lock_jobs, ids=as_json(ids))]
-    gone = [row.id for row in store.all(connection, _delete(tables), ids=as_json(locked), **parameters)]
+    gone = [row.id for row in store.all(connection, _delete(tables), ids=as_json(locked), dead=dead_seconds)]
     if gone:
         store.write(connection, _delete_attempts, ids=as_json(gone))
         store.write(connection, _delete_actions, ids=as_json(gone))
@@ -64,14 +62,16 @@ def _delete_jobs(
 
 
 def _may_go(sql: Sql, tables: tuple[str, ...]) -> str:
-    """Whether the ended job `h` may go. One that another came from stays as long as that: its verdicts count."""
+    """Whether the ended job `h` may go once it is old enough, which it stays.
+
+    One that another came from stays as long as that: its verdicts count.
+    """
     unknown = is_unknown(sql, tables)
-    aged = f"{sql.seconds('h.finished_at')} >= {kept_seconds(sql, 'h.job_type')}"
     return f"""
     NOT {sql.exists(f"FROM {sql.jobs} AS j WHERE j.requeued_from = h.id")}
     AND NOT {sql.exists(f"FROM {sql.job_history} AS k WHERE k.requeued_from = h.id")}
     AND NOT {sql.exists(f"FROM {sql.unresolved} AS u WHERE u.job_id = h.id")}
-    AND {aged} AND CASE WHEN h.status = 'succeeded' THEN true
+    AND CASE WHEN h.status = 'succeeded' THEN true
         WHEN h.status = 'cancelled' AND NOT {unknown} THEN true
         ELSE {closed(sql, sql.number("dead"))} END"""
 
@@ -81,7 +81,7 @@ def _jobs_page(tables: tuple[str, ...]) -> Statement:
     def build(sql: Sql) -> str:
         columns = "id, job_type, status, idempotency_key, unknown_count, finished_at"
         return f"""
-        SELECT h.id, {_may_go(sql, tables)} AS eligible, {is_walked_past(sql, "h.finished_at")} AS old
+        SELECT h.id, h.job_type, {_may_go(sql, tables)} AS eligible, {sql.seconds("h.finished_at")} AS age
         FROM (SELECT {columns} FROM {sql.job_history} WHERE id > :cursor ORDER BY id LIMIT {PAGE}) AS h
         ORDER BY h.id"""
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from sqlalchemy import Connection, Engine, event
 
 from effects import (
     Done,
@@ -180,6 +181,26 @@ def test_an_effect_with_an_expiry_of_its_own_goes_by_that(app: Effects) -> None:
     later(app, 200)
     prune(app)
     assert keys(app) == {"later"}
+
+
+def test_an_effect_that_changes_between_the_look_and_the_deletion_stays(app: Effects) -> None:
+    ended(app, Done())
+    later(app, 91)
+    changed = threading.Event()
+
+    def change(connection: Connection, cursor: Any, statement: str, *rest: object) -> None:
+        is_look = f"FROM {app.store.sql.effect_ledger} WHERE" in statement and "AS since_created" in statement
+        if is_look and not changed.is_set():
+            changed.set()
+            run_sql(app, f"UPDATE effects_effect_ledger SET updated_at = {app.store.sql.now}")
+
+    event.listen(Engine, "after_cursor_execute", change)
+    try:
+        assert prune(app) == Pruned(jobs=1)
+    finally:
+        event.remove(Engine, "after_cursor_execute", change)
+    assert changed.is_set()
+    assert keys(app) == {"k"}
 
 
 def test_unresolved_dead_letters_are_never_pruned(app: Effects) -> None:

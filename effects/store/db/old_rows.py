@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from effects.store.db.sql import Sql
-from effects.store.db.store import Statement, Store, as_json
+from effects.store.db.store import Statement, Store
 from effects.walk import Page
 
 PAGE = 500
@@ -62,23 +62,10 @@ class Ages(msgspec.Struct, frozen=True):
     def least(self) -> float:
         return min([self.default, *self.by_type.values()])
 
-    def parameters(self) -> dict[str, Any]:
-        return {"ages": as_json(self.by_type), "age": self.default}
 
+def may_continue(seconds: Iterable[float], least: float) -> bool:
+    """Whether a walk goes on behind rows of these ages: where one may be past its retention.
 
-def kept_seconds(sql: Sql, job_type: str) -> str:
-    """Seconds that a row of this type is kept."""
-    if sql.postgresql:
-        own = f"CAST(CAST(:ages AS jsonb) ->> {job_type} AS double precision)"
-        return f"COALESCE({own}, CAST(:age AS double precision))"
-    # Quotes and brackets of a name that no type can have would be read as a path. `json_each` would read all ages.
-    own = f"CASE WHEN {job_type} NOT GLOB '*[^a-z0-9_.]*' THEN :ages ->> ('$.\"' || {job_type} || '\"') END"
-    return f"COALESCE({own}, :age)"
-
-
-def is_walked_past(sql: Sql, time: str) -> str:
-    """Condition: rows as old as this one may be past their retention (`least` is bound), so that a walk goes on behind
-    it. A time to come is of a clock that was ahead, and tells nothing of the rows behind it.
+    A time to come is of a clock that was ahead, and tells nothing of the rows behind it.
     """
-    age = sql.seconds(time)
-    return f"({age} >= {sql.number('least')} OR {age} < 0)"
+    return any(age >= least or age < 0 for age in seconds)

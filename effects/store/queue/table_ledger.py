@@ -6,16 +6,16 @@ package that brings its own table (`delivered_webhooks`, `sent_emails`, …) giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from effects.model.ledger import Ledger, LedgerRow, fold_sql
 from effects.model.settlement import Execution, Settlement
-from effects.store.db.old_rows import PAGE, Ages, is_walked_past, kept_seconds
+from effects.store.db.old_rows import PAGE, Ages, may_continue
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.walk import Page
@@ -151,24 +151,37 @@ def _states(table: str) -> Statement:
 
 def delete_old_effects(store: Store, *, table: str, ages: Ages, cursor: int | None, dry_run: bool) -> Page:
     """One page of a ledger by job id: settled effects whose job is gone and whose retention has passed."""
-    parameters = ages.parameters()
     with store.read() as connection:
-        page = store.all(connection, _effects_page(table), cursor=cursor or 0, least=ages.least, **parameters)
-    ids = [row.job_id for row in page if row.eligible]
-    taken = len(ids)
-    if ids and not dry_run:
+        page = store.all(connection, _effects_page(table), cursor=cursor or 0)
+    old = [row for row in page if row.eligible and _is_old(row, ages)]
+    taken = len(old)
+    if old and not dry_run:
         with store.begin() as connection:
-            taken = store.write(connection, _delete_effects(table), ids=as_json(ids), **parameters)
-    ends = len(page) < PAGE or not any(row.old for row in page)
-    return Page(taken, None if ends else page[-1].job_id)
+            taken = sum(
+                store.write(connection, _delete_effects(table), ids=as_json(ids), age=age)
+                for age, ids in _by_age(old, ages).items()
+            )
+    continues = len(page) == PAGE and (
+        any(row.expired for row in page) or may_continue((row.since_created for row in page), ages.least)
+    )
+    return Page(taken, page[-1].job_id if continues else None)
 
 
-def _aged(sql: Sql, table: str) -> str:
-    keep = kept_seconds(sql, "l.job_type") if _is_typed(sql, table) else kept_seconds(sql, "''")
-    aged = f"{sql.seconds('l.updated_at')} >= {keep}"
-    return f"""
-    l.state NOT IN ('intended', 'released')
-    AND CASE WHEN l.expires_at IS NULL THEN {aged} ELSE l.expires_at <= {sql.now} END"""
+def _is_old(row: Row[Any], ages: Ages) -> bool:
+    """A row that says when it expires is kept until then, any other for as long as its type's are."""
+    return bool(row.age >= ages.of(row.job_type) if row.expired is None else row.expired)
+
+
+def _by_age(rows: Iterable[Row[Any]], ages: Ages) -> Mapping[float, Sequence[int]]:
+    """Seconds that rows are kept → the jobs of those."""
+    by_age: dict[float, list[int]] = {}
+    for row in rows:
+        by_age.setdefault(ages.of(row.job_type), []).append(row.job_id)
+    return by_age
+
+
+def _settled(sql: Sql) -> str:
+    return "l.state NOT IN ('intended', 'released')"
 
 
 def _orphaned(sql: Sql) -> str:
@@ -186,10 +199,12 @@ def _is_typed(sql: Sql, table: str) -> bool:
 @cache
 def _effects_page(table: str) -> Statement:
     def build(sql: Sql) -> str:
-        columns = "job_id, state, created_at, updated_at, expires_at" + (", job_type" if _is_typed(sql, table) else "")
+        job_type = "job_type" if _is_typed(sql, table) else "'' AS job_type"
+        columns = f"job_id, state, created_at, updated_at, expires_at, {job_type}"
         return f"""
-        SELECT l.job_id, {_aged(sql, table)} AND {_orphaned(sql)} AS eligible,
-            (l.expires_at <= {sql.now} OR {is_walked_past(sql, "l.created_at")}) AS old
+        SELECT l.job_id, l.job_type, {_settled(sql)} AND {_orphaned(sql)} AS eligible,
+            l.expires_at <= {sql.now} AS expired, {sql.seconds("l.updated_at")} AS age,
+            {sql.seconds("l.created_at")} AS since_created
         FROM (SELECT {columns} FROM {getattr(sql, table)} WHERE job_id > :cursor ORDER BY job_id LIMIT {PAGE}) AS l
         ORDER BY l.job_id"""
 
@@ -198,9 +213,12 @@ def _effects_page(table: str) -> Statement:
 
 @cache
 def _delete_effects(table: str) -> Statement:
+    """Of rows that are kept for one time; not what has changed since it was read."""
+
     def build(sql: Sql) -> str:
         return f"""
         DELETE FROM {getattr(sql, table)} AS l WHERE l.job_id {sql.any_of("ids", "int")}
-        AND {_aged(sql, table)}"""
+        AND {_settled(sql)} AND CASE WHEN l.expires_at IS NULL
+            THEN {sql.seconds("l.updated_at")} >= {sql.number("age")} ELSE l.expires_at <= {sql.now} END"""
 
     return build
