@@ -37,8 +37,9 @@ docs: $(VENV)/.docs
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
+# Everything, in samples: of most tests that run on both databases, one of the two. `make soak` runs each case on each.
 test-all: $(VENV)/.test $(VENV)/.types
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --either
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .

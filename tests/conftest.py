@@ -46,6 +46,9 @@ SLOW_FOLDERS = (
     "properties",
     "upgrades",
 )
+# What is promised on both databases; the tests of other folders say what is built on it.
+ON_BOTH_FOLDERS = ("conformance", "core", "crash", "examples", "faults", "properties", "upgrades")
+DATABASES = ("sqlite", "postgresql")
 ON_POSTGRESQL = "on PostgreSQL"
 QUICK_COUNTS = {ON_POSTGRESQL: 100}  # of some 1,700
 QUICK_CASES = 5  # of each other table of cases; some have hundreds
@@ -57,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick",
         action="store_true",
         help="leave out slow tests, most PostgreSQL ones, and most cases of large tables",
+    )
+    parser.addoption(
+        "--either",
+        action="store_true",
+        help=f"run on one database, drawn by the seed, what runs on both, except for {', '.join(ON_BOTH_FOLDERS)}",
     )
 
 
@@ -97,6 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     if config.getoption("quick"):
         _keep_quick(config, items)
+    elif config.getoption("either"):
+        _keep_either(config, items)
     items.sort(key=lambda item: (not _is_in(item.path, ("house",)), item.get_closest_marker("slow") is None))
 
 
@@ -110,7 +120,36 @@ def _keep_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
         name for table, names in tables.items()
         for name in draw(sorted(names), QUICK_COUNTS.get(table, QUICK_CASES), seed)
     }  # fmt: skip
-    chosen = {item for item in items if item.nodeid in kept}
+    _keep(config, items, {item for item in items if item.nodeid in kept})
+
+
+def _keep_either(config: pytest.Config, items: list[pytest.Item]) -> None:
+    on_both: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not _is_in(item.path, ON_BOTH_FOLDERS):
+            on_both.setdefault(_without_database(item), []).append(item)
+    seed = os.environ["EFFECTS_TEST_SEED"]
+    left_out = {
+        item for name, pair in on_both.items()
+        if {_database_of(item) for item in pair} == set(DATABASES)
+        for item in pair if _database_of(item) != random.Random(f"{seed} {name}").choice(DATABASES)
+    }  # fmt: skip
+    _keep(config, items, set(items) - left_out)
+
+
+def _without_database(item: pytest.Item) -> str:
+    database = _database_of(item)
+    return item.nodeid if database is None else item.nodeid.replace(database, "*")
+
+
+def _database_of(item: pytest.Item) -> str | None:
+    """That of a test which runs on each of the two; None for any other."""
+    parameters = getattr(item, "callspec", None)
+    values = [] if parameters is None else list(parameters.params.values())
+    return next((database for database in DATABASES if database in values), None)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], chosen: set[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
 
