@@ -12,7 +12,9 @@ from sqlalchemy import event
 
 from effects import Done, Effects, JobStateError, Refused
 from effects.store.operator import resolve as resolution
-from effects.store.operator.requeue import requeue
+from effects.store.operator.audit import audit
+from effects.store.operator.lookup import chain_ids
+from effects.store.operator.requeue import newest_job, requeue
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.effect_states import KEYS, KINDS, REPEATING, STATES, Effect, EffectStates, effects_app
@@ -247,3 +249,17 @@ def test_a_successor_whose_history_is_gone_may_have_been_done(app: Effects) -> N
     with pytest.raises(JobStateError, match="may have happened"):
         requeue(app.store, app.job_types, effect.first, actor="ann")
     assert requeue(app.store, app.job_types, effect.first, confirm_unknown=True, actor="ann")
+
+
+def test_a_chain_that_a_row_from_outside_closes_ends_all_the_same(app: Effects) -> None:
+    """What asks for a job's chain would else go round in it for ever."""
+    states = EffectStates(app)
+    first, second = (states.make("keyless", "refused").first for _ in range(2))
+    for job, source in ((first, second), (second, first)):
+        run_sql(app, "UPDATE effects_job_history SET requeued_from = :source WHERE id = :id", source=source, id=job)
+    with app.store.read() as connection:
+        assert set(chain_ids(app.store, connection, first)) == {first, second}
+        assert newest_job(app.store, connection, first) == newest_job(app.store, connection, second) == second
+    audit(app.store, app.ledgers)
+    with pytest.raises(JobStateError):
+        requeue(app.store, app.job_types, second, actor="ann")

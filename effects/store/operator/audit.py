@@ -222,7 +222,7 @@ def _chains(sql: Sql, table: str) -> str:
     WITH RECURSIVE chain(newest, id, source) AS (
         SELECT l.job_id, k.id, k.requeued_from
         FROM {getattr(sql, table)} AS l JOIN {_all_jobs(sql)} AS k ON k.id = l.job_id
-        UNION ALL
+        UNION
         SELECT chain.newest, h.id, h.requeued_from FROM chain JOIN {sql.job_history} AS h ON h.id = chain.source
         WHERE NOT EXISTS (
             SELECT 1 FROM {sql.job_actions} AS a WHERE a.job_id = chain.id AND a.action = '{EVEN_IF_DONE}')

@@ -186,13 +186,13 @@ def _read_log(
 
 
 def _chain(sql: Sql) -> str:
-    """A job and those that it was requeued from."""
+    """A job and those that it was requeued from. UNION ends it where a row from outside leads back into the chain."""
     return f"""
     WITH RECURSIVE chain(id, source) AS (
         SELECT id, requeued_from FROM (
             SELECT id, requeued_from FROM {sql.jobs} WHERE id = :id
             UNION ALL SELECT id, requeued_from FROM {sql.job_history} WHERE id = :id) AS first
-        UNION ALL
+        UNION
         SELECT h.id, h.requeued_from FROM chain JOIN {sql.job_history} AS h ON h.id = chain.source
     )
     SELECT id FROM chain"""

@@ -123,8 +123,11 @@ def _passed_by(standing: Standing, confirm_unknown: bool) -> str | None:
 
 
 def newest_job(store: Store, connection: Connection, job_id: int) -> int:
-    """The job that a job was requeued as, and that one in turn; the job itself if it was not."""
-    while (successor := store.row(connection, _successor, id=job_id)) is not None:
+    """The job that a job was requeued as, and that one in turn; the job itself if it was not.
+
+    Only ever a later one: a row that was written from outside may name itself.
+    """
+    while (successor := store.row(connection, _successor, id=job_id)) is not None and successor.id > job_id:
         job_id = successor.id
     return job_id
 
@@ -242,7 +245,7 @@ def _keyless_effect(sql: Sql) -> str:
     return f"""
     WITH RECURSIVE chain(id, source) AS (
         SELECT id, requeued_from FROM {sql.job_history} WHERE id = :id
-        UNION ALL
+        UNION
         SELECT h.id, h.requeued_from FROM chain JOIN {sql.job_history} AS h ON h.id = chain.source
         WHERE NOT EXISTS ({said} = '{EVEN_IF_DONE}')
     )

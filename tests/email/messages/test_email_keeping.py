@@ -225,6 +225,8 @@ def test_a_message_is_found_by_each_of_its_jobs(shop: Effects, send: Send, post:
     assert [get_email(shop, str(job)).job_id for job in jobs] == [third.job_id] * 3
     with pytest.raises(EmailNotFound):
         key_of_job(shop, third.job_id + 1)
+    run_sql(shop, "UPDATE effects_job_history SET requeued_from = id WHERE id = :id", id=third.job_id)  # from outside
+    assert key_of_job(shop, third.job_id) == "k"
 
 
 def test_rendering_again_uses_the_newest_template_and_a_new_message_id(
