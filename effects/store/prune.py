@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -38,8 +39,8 @@ def jobs(
         dead_seconds: how long a dead or unknown job is kept after it was resolved.
     """
     with store.read() as connection:
-        page = store.all(connection, _jobs_page(tables), cursor=cursor or 0, dead=dead_seconds)
-    gone = [row.id for row in page if row.eligible and row.age >= ages.of(row.job_type)]
+        page: Sequence[Any] = store.all(connection, _jobs_page(tables), cursor=cursor or 0, dead=dead_seconds)
+    gone = [job_id for job_id, job_type, eligible, age in page if eligible and age >= ages.of(job_type)]
     if gone and not dry_run:
         with store.begin() as connection:
             gone = _delete_jobs(store, connection, tables, gone, dead_seconds)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from effects.model.ledger import Ledger, LedgerRow, fold_sql
 from effects.model.settlement import Execution, Settlement
@@ -153,13 +153,12 @@ def delete_old_effects(store: Store, *, table: str, ages: Ages, cursor: int | No
     """One page of a ledger by job id: settled effects whose job is gone and whose retention has passed."""
     with store.read() as connection:
         page = store.all(connection, _effects_page(table), cursor=cursor or 0)
-    old = [row for row in page if row.eligible and _is_old(row, ages)]
-    taken = len(old)
+    old = _old_by_age(page, ages)
+    taken = sum(map(len, old.values()))
     if old and not dry_run:
         with store.begin() as connection:
             taken = sum(
-                store.write(connection, _delete_effects(table), ids=as_json(ids), age=age)
-                for age, ids in _by_age(old, ages).items()
+                store.write(connection, _delete_effects(table), ids=as_json(ids), age=kept) for kept, ids in old.items()
             )
     continues = len(page) == PAGE and (
         any(row.expired for row in page) or may_continue((row.since_created for row in page), ages.least)
@@ -167,17 +166,14 @@ def delete_old_effects(store: Store, *, table: str, ages: Ages, cursor: int | No
     return Page(taken, page[-1].job_id if continues else None)
 
 
-def _is_old(row: Row[Any], ages: Ages) -> bool:
-    """A row that says when it expires is kept until then, any other for as long as its type's are."""
-    return bool(row.age >= ages.of(row.job_type) if row.expired is None else row.expired)
-
-
-def _by_age(rows: Iterable[Row[Any]], ages: Ages) -> Mapping[float, Sequence[int]]:
-    """Seconds that rows are kept → the jobs of those."""
-    by_age: dict[float, list[int]] = {}
-    for row in rows:
-        by_age.setdefault(ages.of(row.job_type), []).append(row.job_id)
-    return by_age
+def _old_by_age(page: Iterable[Any], ages: Ages) -> Mapping[float, Sequence[int]]:
+    """Seconds that rows are kept → the jobs of those that are past it, or past an expiry of their own."""
+    old: dict[float, list[int]] = {}
+    for job_id, job_type, eligible, expired, age, _ in page:
+        kept = ages.of(job_type)
+        if eligible and (age >= kept if expired is None else expired):
+            old.setdefault(kept, []).append(job_id)
+    return old
 
 
 def _settled(sql: Sql) -> str:
