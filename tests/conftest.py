@@ -48,7 +48,7 @@ SLOW_FOLDERS = (
 )
 # What is promised on both databases; the tests of other folders say what is built on it.
 ON_BOTH_FOLDERS = ("conformance", "core", "crash", "examples", "faults", "properties", "upgrades")
-DATABASES = ("sqlite", "postgresql")
+DATABASES = ("postgresql", "sqlite")
 ON_POSTGRESQL = "on PostgreSQL"
 QUICK_COUNTS = {ON_POSTGRESQL: 100}  # of some 1,700
 QUICK_CASES = 5  # of each other table of cases; some have hundreds
@@ -143,7 +143,7 @@ def _without_database(item: pytest.Item) -> str:
 
 
 def _database_of(item: pytest.Item) -> str | None:
-    """That of a test which runs on each of the two; None for any other."""
+    """That which the test's parameters name; None where they name none."""
     parameters = getattr(item, "callspec", None)
     values = [] if parameters is None else list(parameters.params.values())
     return next((database for database in DATABASES if database in values), None)
@@ -162,9 +162,7 @@ def _table_of(item: pytest.Item) -> str:
 
 
 def _is_on_postgresql(item: pytest.Item) -> bool:
-    parameters = getattr(item, "callspec", None)
-    named = parameters is not None and "postgresql" in parameters.params.values()
-    return named or "postgresql_server" in getattr(item, "fixturenames", ())
+    return _database_of(item) == "postgresql" or "postgresql_server" in getattr(item, "fixturenames", ())
 
 
 def pytest_configure(config: pytest.Config) -> None:
