@@ -31,6 +31,7 @@ from benchmarks import (
     prune,
     rate,
     report_memory,
+    report_numbering,
     report_speed,
     reports,
     servers,
@@ -94,9 +95,12 @@ UPKEEP: Comparisons = {
 REPORTS: Comparisons = {
     "reports": reports.run,
     "report_memory": report_memory.run,
+    "report_chunks": report_memory.chunks,
     "report_speed": report_speed.run,
     "report_workers": report_speed.workers,
     "report_sheets": report_speed.sheets,
+    "report_numbering": report_numbering.run,
+    "report_order": report_numbering.order,
 }
 PAGES: Comparisons = {
     "lists": lists.run,

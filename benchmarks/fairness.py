@@ -13,7 +13,7 @@ from benchmarks.processes import Child, child
 from benchmarks.rounds import Report
 from benchmarks.systems import ours, waits
 from effects import Effects, NewJob, enqueue, enqueue_many
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 
 BEHIND = 50_000
 KEYS = 20
@@ -48,7 +48,7 @@ def _measure(behind: int, database: str, kind: str, count: int) -> dict[str, flo
 
 def _block(effects: Effects, kind: str, behind: int) -> None:
     with effects.store.begin() as connection:
-        limit_rows.ensure(effects.store, connection, BLOCKED, max_in_flight=1)
+        limit_rows.ensure_limit(effects.store, connection, BLOCKED, max_in_flight=1)
         if kind == PAUSED:
             limit_rows.pause(effects.store, connection, BLOCKED, actor="bench")
     for begin in range(0, behind, BATCH):

@@ -19,7 +19,7 @@ from benchmarks.servers import effects_url
 from effects import Effects
 from effects.store.db.sql import Sql
 from effects.store.enqueue.insert import reserve_ids
-from effects.store.schema.operator_tables import HOUR, LENGTHS, MINUTE, SIX_HOURS, TEN_MINUTES
+from effects.store.schema.tables import HOUR, LENGTHS, MINUTE, SIX_HOURS, TEN_MINUTES
 from effects_email.message.address import address_digests
 
 DELIVER, RARE = "webhook.deliver", "bench.rare"

@@ -1,4 +1,4 @@
-"""1,000 jobs that wait 200 ms for a peer: with 10 threads, with 400, and on the event loop."""
+"""1,000 jobs that wait 200 ms: with 10 threads, with 400, and on the event loop, with and without `queue=`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from benchmarks.systems import waiting
 
 JOBS, JOBS_MIN = 1_000, 1_000
 RATE, CPU = "jobs/s", "CPU ms/job"
-FEW, MANY, LOOP = "10 threads", "400 threads", "event loop"
-TIMES_FEW, TIMES_MANY = 20.0, 1.0
+FEW, MANY, LOOP, UNNAMED = "10 threads", "400 threads", "event loop", "event loop, no queue="
+TIMES_FEW, TIMES_MANY, TIMES_NAMED = 20.0, 1.0, 0.8
 
 
 def run(options: Options) -> Report:
@@ -34,6 +34,7 @@ def run(options: Options) -> Report:
         contender(FEW, "the default for blocking handlers", waiting.system(waiting.THREADS)),
         contender(MANY, "EFFECTS_QUEUES=waits=400", waiting.system(waiting.THREADS, 400)),
         contender(LOOP, "the default for async handlers: 1,024 in flight", waiting.system(waiting.LOOP)),
+        contender(UNNAMED, "in the queue async, beside our own jobs' queue", waiting.system(waiting.UNNAMED)),
     ]
     rows = interleave(contenders, options.rounds, RATE, options.say)
     title = f"{count:,} jobs that wait {waiting.WAIT_SECONDS * 1000:.0f} ms each, on PostgreSQL, one worker process"
@@ -42,6 +43,7 @@ def run(options: Options) -> Report:
     report.goals = [
         Goal(f"{LOOP} / {FEW}", loop / report.row(FEW).median(RATE), TIMES_FEW),
         Goal(f"{LOOP} / {MANY}", loop / report.row(MANY).median(RATE), TIMES_MANY),
+        Goal(f"{UNNAMED} / {LOOP}", report.row(UNNAMED).median(RATE) / loop, TIMES_NAMED),
     ]
     report.notes = ["The clock starts with the first claim, so one wait of 200 ms is the least that any can take."]
     return report

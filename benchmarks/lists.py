@@ -15,18 +15,18 @@ from benchmarks.options import Options
 from benchmarks.rounds import Goal, Report, Row
 from benchmarks.systems import ours
 from effects import Effects
-from effects.observation.evidence import find_evidence
-from effects.observation.stats import read_stats
-from effects.store.audit_log.entries import LogFilters, list_entries
+from effects.operate.evidence import find_evidence
+from effects.operate.stats import read_stats
+from effects.operate.tables.actions import LogFilters, list_entries
+from effects.operate.tables.counts import count_due, read_numbers
+from effects.operate.tables.dead_letters import DeadFilters, count_causes, list_dead
+from effects.operate.tables.job_list import Filters, list_jobs
+from effects.operate.tables.limit_status import list_limits
+from effects.operate.tables.queue_status import read_status
 from effects.store.db.sql import Window
-from effects.store.limits.status import list_limits
-from effects.store.operator.counts import count_due, read_numbers
-from effects.store.operator.dead_letters import DeadFilters, count_causes, list_dead
-from effects.store.operator.job_list import Filters, list_jobs
-from effects.store.operator.queue_status import read_status
-from effects_email.listing import list_emails
+from effects_email.admin import list_emails
 from effects_reports.api import find_reports
-from effects_reports.tables.lists import RunFilters
+from effects_reports.tables.runs import RunFilters
 from effects_webhooks import ANY_TENANT, list_deliveries, list_events
 
 Question: TypeAlias = Callable[[Effects], object]
@@ -80,7 +80,7 @@ def _log(**filters: Any) -> Question:
 
 OLD = Window(older=86_400.0)
 QUESTIONS: Mapping[str, Question] = {
-    "status": lambda effects: read_status(effects.store, 60.0),
+    "status": lambda effects: read_status(effects.store, 60.0, effects.job_types, effects.queues),
     "due jobs": _due,
     "limits list": _limits,
     "jobs list": _jobs(),

@@ -1,11 +1,12 @@
-"""Modules of our packages that one effect enters: what there is to read for its way. No time is measured.
+"""What one effect enters of our packages, and so what there is to read for its way. No time is measured.
 
     .venv/bin/python -m benchmarks.modules_entered            # a table
     .venv/bin/python -m benchmarks.modules_entered --list     # and each module, with the number of functions entered
 
-The effect is the second of its kind in the process, on SQLite: imports, templates and pools are there. The worker's
-part is its drain from start to end, so its start, its services and the looks at empty queues are counted too. The
-first row is a drain with no job: what a worker enters in any case.
+The effect is the second of its kind in the process, on SQLite: imports, templates and pools are there. Each call has a
+key that is new, so that none is the duplicate of another. The worker's part is its drain from start to end, so its
+start, its services and the looks at empty queues are counted too. The first row is a drain with no job: what a worker
+enters in any case. Lines are those with code of the functions that are entered, whether or not they are run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import effects_email
 import effects_reports
 import effects_webhooks
 from effects import Attempt, Done, Effects, JobType, enqueue, set_default
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_email import send_templated_email
 from effects_reports import report, request_report
@@ -73,6 +74,16 @@ class Trace:
     @property
     def functions(self) -> int:
         return sum(map(len, self.entered.values()))
+
+    @property
+    def lines(self) -> int:
+        """Lines with code of the functions that were entered."""
+        functions = {function for entered in self.entered.values() for function in entered}
+        return sum(len({line for _, _, line in function.co_lines() if line}) for function in functions)
+
+    def __or__(self, trace: Trace) -> Trace:
+        modules = self.entered.keys() | trace.entered.keys()
+        return Trace({name: self.entered.get(name, set()) | trace.entered.get(name, set()) for name in modules})
 
 
 def _module(file: str) -> str | None:
@@ -129,15 +140,16 @@ def _app(folder: str) -> Effects:
     return app
 
 
-def _calls(app: Effects) -> dict[str, Callable[[], object]]:
+def _calls() -> dict[str, Callable[[str], object]]:
+    """Each takes a key that no call before it had."""
     return {
-        "no job": lambda: None,
-        "enqueue": lambda: enqueue(_Nothing.name, {}),
-        "deliver_webhook, 1 endpoint": lambda: deliver_webhook(WebhookEvent("order.paid", {"id": 1})),
-        "send_templated_email to a maildir": lambda: send_templated_email(
-            "receipt", to="ann@example.org", context=CONTEXT
+        "no job": lambda key: None,
+        "enqueue": lambda key: enqueue(_Nothing.name, {}, key=key),
+        "deliver_webhook, 1 endpoint": lambda key: deliver_webhook(WebhookEvent("order.paid", {"id": 1}, key=key)),
+        "send_templated_email to a maildir": lambda key: send_templated_email(
+            "receipt", to="ann@example.org", context=CONTEXT, key=key
         ),
-        "request_report, 1 chunk": lambda: request_report("orders", {}),
+        "request_report, 1 chunk": lambda key: request_report("orders", {}, key=key),
     }
 
 
@@ -151,17 +163,17 @@ def main() -> None:
         app = _app(folder)
         set_default(app)
         add_endpoint(url)
-        print("| effect | call: modules, functions | worker: modules, functions | both: modules |\n|---|---|---|---|")
-        for name, call in _calls(app).items():
-            call()
+        print("Modules, functions and lines entered.\n\n| effect | call | worker | both |\n|---|---|---|---|")
+        for name, call in _calls().items():
+            call("first")
             Worker(app).drain()
-            _print(name, traced(call), traced(lambda: Worker(app).drain()), listed)
+            _print(name, traced(lambda call=call: call("second")), traced(lambda: Worker(app).drain()), listed)
 
 
 def _print(name: str, call: Trace, work: Trace, listed: bool) -> None:
-    both = sorted(call.entered.keys() | work.entered.keys())
-    print(f"| {name} | {len(call.entered)}, {call.functions} | {len(work.entered)}, {work.functions} | {len(both)} |")
-    for module in both if listed else []:
+    both = call | work
+    print(f"| {name} |", " | ".join(f"{len(t.entered)}, {t.functions}, {t.lines:,}" for t in (call, work, both)), "|")
+    for module in sorted(both.entered) if listed else []:
         print(f"    {module:50} {len(call.entered.get(module, ())):4} {len(work.entered.get(module, ())):4}")
 
 

@@ -23,12 +23,12 @@ WARM_MS, COLD_MS, BROWSERS_PERCENT = 100, 300, 1
 VISITS, COLD_VISITS = 20, 3
 COUNTING = 202  # the page follows by itself
 PAGES = (
-    "/", "/?range=7d", "/needs", "/needs?effect=not_done", "/needs/bulk?do=requeue&effect=not_done", "/decisions",
-    "/jobs", "/jobs?status=dead", f"/jobs?job_type={fill.RARE}", "/jobs/1000", "/numbers", "/numbers?range=7d",
+    "/", "/?newer=7d", "/needs", "/needs?effect=not_done", "/needs/bulk?do=requeue&effect=not_done", "/decisions",
+    "/jobs", "/jobs?status=dead", f"/jobs?type={fill.RARE}", "/jobs/1000", "/numbers", "/numbers?newer=7d",
     "/queues", "/workers", "/schedules", "/limits", "/bulk", "/health", "/audit", "/audit?actor=cli:person-3",
     "/settings", "/email/messages", "/email/messages?status=abandoned", "/email/suppressions", "/webhooks",
-    "/webhooks/endpoints/ep_50", "/webhooks/deliveries", "/webhooks/deliveries?state=unknown",
-    "/webhooks/events", "/webhooks/events/msg_500", "/reports", "/reports?state=failed",
+    "/webhooks/endpoints/ep_50", "/webhooks/deliveries", "/webhooks/deliveries?status=unknown",
+    "/webhooks/events", "/webhooks/events/msg_500", "/reports", "/reports?status=failed",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from benchmarks.options import Options
 from benchmarks.rounds import Contender, Goal, Report, interleave
 from benchmarks.systems import ours
 from effects import Effects, enqueue
-from effects.retention import prune
+from effects.app.retention import prune
 from effects.store.enqueue.insert import reserve_ids
 
 JOBS = 50_000

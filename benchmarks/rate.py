@@ -14,8 +14,8 @@ from benchmarks.processes import child
 from benchmarks.rounds import Contender, Goal, Report, interleave
 from benchmarks.systems import ours, sender
 from effects import NewJob, enqueue_many
-from effects.limits import Rate
-from effects.store.limits import rows as limit_rows
+from effects.model.limits import Rate
+from effects.store.limits import key_limits as limit_rows
 
 PROCESSES = 4
 RATE = Rate(50, 1.0)
@@ -66,7 +66,7 @@ def _measure(database: str, seconds: int) -> dict[str, float]:
 def _fill(database: str, port: int, count: int) -> None:
     effects = ours.install(database)
     with effects.store.begin() as connection:
-        limit_rows.ensure(effects.store, connection, KEY, rate=RATE)
+        limit_rows.ensure_limit(effects.store, connection, KEY, rate=RATE)
     effects.dispose()
     effects = sender.app(database)
     jobs = [NewJob(job_type=sender.JOB_TYPE, payload={"port": port}, limit_key=KEY) for _ in range(count)]

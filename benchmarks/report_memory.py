@@ -1,4 +1,4 @@
-"""Peak memory of a report over wide rows, by a worker that is slower than the server: it has one core, shared."""
+"""Peak memory of reports over wide rows: of one chunk on one core, shared, and of four chunks at once."""
 
 from __future__ import annotations
 
@@ -13,37 +13,51 @@ from benchmarks.systems import wide_rows
 ROWS = 250_000
 PEAK = "peak MiB"
 PEAK_MAX = 150.0
+CHUNKS, CHUNKS_PEAK_MAX = 4, 300.0
 ROUTES = {
-    "wide_csv": "COPY, one chunk of all rows",
-    "wide_gzip": "COPY to csv.gz, one chunk",
-    "wide_lines": "COPY to ndjson, one chunk",
-    "wide_zstd": "COPY to ndjson.zst, one chunk",
-    "wide_sheet": "xlsx, one chunk",
-    "wide_parquet": "parquet, one chunk",
-    "wide_arrow": "arrow, one chunk",
-    "wide_mapped": "map_row to csv, one chunk",
+    "wide_csv": "COPY",
+    "wide_gzip": "COPY to csv.gz",
+    "wide_lines": "COPY to ndjson",
+    "wide_zstd": "COPY to ndjson.zst",
+    "wide_sheet": "xlsx",
+    "wide_parquet": "parquet",
+    "wide_arrow": "arrow",
+    "wide_mapped": "map_row to csv",
 }
 
 
 def run(options: Options) -> Report:
-    count = options.size(ROWS)
+    """One chunk of 250,000 rows."""
+    return _run("report_memory", options, 1, "pinned to one core", PEAK_MAX)
+
+
+def chunks(options: Options) -> Report:
+    """Four chunks at once, of 250,000 rows each."""
+    return _run("report_chunks", options, CHUNKS, f"{CHUNKS} chunks at once", CHUNKS_PEAK_MAX)
+
+
+def _run(name: str, options: Options, parallel: int, how: str, most: float) -> Report:
+    count = options.size(ROWS) * parallel
     with options.server.database() as database:
         wide_rows.fill(database, count)
         contenders = [
-            Contender(name, setting, partial(_measure, name, database, count)) for name, setting in ROUTES.items()
+            Contender(route, setting, partial(_measure, route, database, count, parallel))
+            for route, setting in ROUTES.items()
         ]
         rows = interleave(contenders, options.rounds, PEAK, options.say)
-    title = f"{count:,} rows of 2 KB to a file: highest resident memory of the worker, pinned to one core"
-    report = Report("report_memory", title, [PEAK], rows)
+    title = f"{count:,} rows of 2 KB to a file: highest resident memory of the worker, {how}"
+    report = Report(name, title, [PEAK], rows)
     report.goals = [
-        Goal(f"{row.name}: peak MiB in the worst round", max(row.samples[PEAK]), PEAK_MAX, at_least=False)
-        for row in rows
+        Goal(f"{row.name}: peak MiB in the worst round", max(row.samples[PEAK]), most, at_least=False) for row in rows
     ]
     return report
 
 
-def _measure(report: str, database: str, rows: int) -> float:
+def _measure(route: str, database: str, rows: int, parallel: int) -> float:
     folder_of_its_own = tempfile.TemporaryDirectory(prefix="effects-bench-")
-    with folder_of_its_own as folder, child("wide_rows", report, database, folder, str(rows)) as process:
+    with (
+        folder_of_its_own as folder,
+        child("wide_rows", route, database, folder, str(rows), str(parallel)) as process,
+    ):
         process.go()
         return float(process.line())

@@ -1,160 +1,75 @@
 """effects: side effects as rows of your own transaction, carried out by a worker, each known for what it is."""
 
-from typing import TYPE_CHECKING
+from effects.kit import lazy
 
-from effects.process import lazy
-
-if TYPE_CHECKING:
-    from effects.alerts import Alert, DeadLetters, OldDueJobs, SameError, UnresolvedFailovers
-    from effects.api import enqueue, enqueue_many
-    from effects.app import Effects
-    from effects.async_calls import (
-        cancel_async,
-        enqueue_async,
-        enqueue_many_async,
-        reschedule_async,
-        status_async,
-        wait_async,
-    )
-    from effects.control import CancelResult, RescheduleResult, cancel, reschedule, status, wait
-    from effects.default_app import default, set_default
-    from effects.errors import (
-        ConfigurationError,
-        DeliveryError,
-        EffectsError,
-        EnqueueError,
-        IdempotencyConflict,
-        JobNotFound,
-        JobStateError,
-        KeyAmbiguous,
-        KeyUnavailable,
-        LeaseLost,
-        PayloadInvalid,
-        SchemaMismatch,
-        SessionForgotten,
-        StoreConflict,
-        StoreRejected,
-        StoreUnavailable,
-        UnknownJobType,
-    )
-    from effects.hooks import HookEvent
-    from effects.model.attempt import Attempt
-    from effects.model.job import Job, NewJob, Receipt
-    from effects.model.job_type import JobType, Routing
-    from effects.model.outcome import Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-    from effects.options import EffectsOptions
-    from effects.retry import Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy
-    from effects.scheduling.schedules import Schedule
-    from effects.secrets.keys import generate_key
-    from effects.sessions.forgotten import SessionForgottenWarning
-    from effects.settings import Settings
-    from effects.storage.errors import ObjectMissing, StorageRefused, StorageUnavailable
-    from effects.store.effects.by_key import EffectStatus
-    from effects.text.redact import Sensitive
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects.alerts": "Alert, DeadLetters, OldDueJobs, SameError, UnresolvedFailovers",
-            "effects.api": "enqueue, enqueue_many",
-            "effects.app": "Effects",
-            "effects.async_calls": (
-                "cancel_async, enqueue_async, enqueue_many_async, reschedule_async, status_async, wait_async"
-            ),
-            "effects.control": "CancelResult, RescheduleResult, cancel, reschedule, status, wait",
-            "effects.default_app": "default, set_default",
-            "effects.errors": (
-                "ConfigurationError, DeliveryError, EffectsError, EnqueueError, IdempotencyConflict, "
-                "JobNotFound, JobStateError, KeyAmbiguous, KeyUnavailable, LeaseLost, PayloadInvalid, "
-                "SchemaMismatch, SessionForgotten, StoreConflict, StoreRejected, "
-                "StoreUnavailable, UnknownJobType"
-            ),
-            "effects.hooks": "HookEvent",
-            "effects.secrets.keys": "generate_key",
-            "effects.model.attempt": "Attempt",
-            "effects.model.job": "Job, NewJob, Receipt",
-            "effects.model.job_type": "JobType, Routing",
-            "effects.model.outcome": "Cancelled, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown",
-            "effects.options": "EffectsOptions",
-            "effects.retry": "Exponential, Fixed, FixedSchedule, Linear, Polynomial, RetryPolicy",
-            "effects.scheduling.schedules": "Schedule",
-            "effects.sessions.forgotten": "SessionForgottenWarning",
-            "effects.settings": "Settings",
-            "effects.storage.errors": "ObjectMissing, StorageRefused, StorageUnavailable",
-            "effects.store.effects.by_key": "EffectStatus",
-            "effects.text.redact": "Sensitive",
-        },
-    )
-
-__all__ = [
-    "Alert",
-    "Attempt",
-    "CancelResult",
-    "Cancelled",
-    "ConfigurationError",
-    "DeadLetters",
-    "DeliveryError",
-    "Done",
-    "EffectStatus",
-    "Effects",
-    "EffectsError",
-    "EffectsOptions",
-    "EnqueueError",
-    "Exponential",
-    "Fixed",
-    "FixedSchedule",
-    "HookEvent",
-    "IdempotencyConflict",
-    "Job",
-    "JobNotFound",
-    "JobStateError",
-    "JobType",
-    "KeyAmbiguous",
-    "KeyUnavailable",
-    "LeaseLost",
-    "Linear",
-    "NewJob",
-    "ObjectMissing",
-    "OldDueJobs",
-    "Outcome",
-    "Pause",
-    "PayloadInvalid",
-    "Polynomial",
-    "Receipt",
-    "Refused",
-    "RescheduleResult",
-    "Retry",
-    "RetryPolicy",
-    "Routing",
-    "SameError",
-    "Schedule",
-    "SchemaMismatch",
-    "Sensitive",
-    "SessionForgotten",
-    "SessionForgottenWarning",
-    "Settings",
-    "Snooze",
-    "StorageRefused",
-    "StorageUnavailable",
-    "StoreConflict",
-    "StoreRejected",
-    "StoreUnavailable",
-    "Unknown",
-    "UnknownJobType",
-    "UnresolvedFailovers",
-    "cancel",
-    "cancel_async",
-    "default",
-    "enqueue",
-    "enqueue_async",
-    "enqueue_many",
-    "enqueue_many_async",
-    "generate_key",
-    "reschedule",
-    "reschedule_async",
-    "set_default",
-    "status",
-    "status_async",
-    "wait",
-    "wait_async",
-]
+with lazy.names(__name__):
+    from effects.app.default import default as default
+    from effects.app.default import set_default as set_default
+    from effects.app.effects import Effects as Effects
+    from effects.app.hooks import HookEvent as HookEvent
+    from effects.calls.control import CancelResult as CancelResult
+    from effects.calls.control import RescheduleResult as RescheduleResult
+    from effects.calls.control import cancel as cancel
+    from effects.calls.control import cancel_async as cancel_async
+    from effects.calls.control import reschedule as reschedule
+    from effects.calls.control import reschedule_async as reschedule_async
+    from effects.calls.control import status as status
+    from effects.calls.control import status_async as status_async
+    from effects.calls.control import wait as wait
+    from effects.calls.control import wait_async as wait_async
+    from effects.calls.enqueue import enqueue as enqueue
+    from effects.calls.enqueue import enqueue_async as enqueue_async
+    from effects.calls.enqueue import enqueue_many as enqueue_many
+    from effects.calls.enqueue import enqueue_many_async as enqueue_many_async
+    from effects.errors import ConfigurationError as ConfigurationError
+    from effects.errors import DeliveryError as DeliveryError
+    from effects.errors import EffectsError as EffectsError
+    from effects.errors import EnqueueError as EnqueueError
+    from effects.errors import IdempotencyConflict as IdempotencyConflict
+    from effects.errors import JobNotFound as JobNotFound
+    from effects.errors import JobStateError as JobStateError
+    from effects.errors import KeyAmbiguous as KeyAmbiguous
+    from effects.errors import KeyUnavailable as KeyUnavailable
+    from effects.errors import LeaseLost as LeaseLost
+    from effects.errors import PayloadInvalid as PayloadInvalid
+    from effects.errors import SchemaMismatch as SchemaMismatch
+    from effects.errors import SessionForgotten as SessionForgotten
+    from effects.errors import StoreConflict as StoreConflict
+    from effects.errors import StoreRejected as StoreRejected
+    from effects.errors import StoreUnavailable as StoreUnavailable
+    from effects.errors import UnknownJobType as UnknownJobType
+    from effects.keys.encryption import generate_key as generate_key
+    from effects.kit.files.base import ObjectMissing as ObjectMissing
+    from effects.kit.files.base import StorageRefused as StorageRefused
+    from effects.kit.files.base import StorageUnavailable as StorageUnavailable
+    from effects.kit.text.redact import Sensitive as Sensitive
+    from effects.model.alerts import Alert as Alert
+    from effects.model.alerts import DeadLetters as DeadLetters
+    from effects.model.alerts import OldDueJobs as OldDueJobs
+    from effects.model.alerts import SameError as SameError
+    from effects.model.alerts import UnresolvedFailovers as UnresolvedFailovers
+    from effects.model.job import Attempt as Attempt
+    from effects.model.job import Job as Job
+    from effects.model.job import NewJob as NewJob
+    from effects.model.job import Receipt as Receipt
+    from effects.model.job_type import JobType as JobType
+    from effects.model.job_type import Routing as Routing
+    from effects.model.outcome import Cancelled as Cancelled
+    from effects.model.outcome import Done as Done
+    from effects.model.outcome import Outcome as Outcome
+    from effects.model.outcome import Pause as Pause
+    from effects.model.outcome import Refused as Refused
+    from effects.model.outcome import Retry as Retry
+    from effects.model.outcome import Snooze as Snooze
+    from effects.model.outcome import Unknown as Unknown
+    from effects.model.schedules import Schedule as Schedule
+    from effects.retry import Exponential as Exponential
+    from effects.retry import Fixed as Fixed
+    from effects.retry import FixedSchedule as FixedSchedule
+    from effects.retry import Linear as Linear
+    from effects.retry import Polynomial as Polynomial
+    from effects.retry import RetryPolicy as RetryPolicy
+    from effects.settings import EffectsOptions as EffectsOptions
+    from effects.settings import Settings as Settings
+    from effects.store.effects.by_key import EffectStatus as EffectStatus
+    from effects.store.sessions.forgotten import SessionForgottenWarning as SessionForgottenWarning

@@ -38,7 +38,7 @@ class HasContext(Protocol):
 def include_name(name: str | None, type_: str, parent_names: Mapping[Any, Any]) -> bool:
     """Tell autogenerate to ignore the tables of effects, in whatever schema they are: all that begin with `effects_`.
 
-    Together with a rule of your own: `effects.alembic.include_name(name, type_, parents) and own_rule(…)`.
+    Together with your own rule: `effects.alembic.include_name(name, type_, parents) and own_rule(…)`.
     """
     return type_ != "table" or name is None or not name.startswith(TABLE_PREFIX)
 

@@ -18,7 +18,7 @@
     ├─ WorkerNotFound            … a worker that is not registered
     ├─ FailoverNotFound          … a failover that no worker has noticed
     ├─ BulkNotFound              … a bulk action that is not there
-    ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.secrets.signing`
+    ├─ SignatureInvalid          a request that is not what its sender signed; see `effects.keys.signing`
     │   └─ SecretInvalid         the secret itself cannot be used
     ├─ LeaseLost                 this attempt no longer owns its job: do nothing more
     ├─ StoreUnavailable          the database is unavailable; the last statement may have taken effect or not
@@ -28,7 +28,7 @@
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
 
 The fates are the outcomes of `effects.model.outcome`: Refused, Retry, Unknown, Cancelled, Snooze, Pause and Done may be
-raised as well as returned. Errors of one fate derive from it: those of the file storage (`effects.storage.errors`),
+raised as well as returned. Errors of one fate derive from it: those of the file storage (`effects.kit.files.base`),
 and those of the packages.
 
 A docstring is the default message. No message ever holds a payload, a header, a body or a URL's query.

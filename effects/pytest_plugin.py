@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from effects.app import Effects
+    from effects.app.effects import Effects
     from effects.testing import Toolkit
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from effects import arguments
-from effects.arguments import Rule, optional, positive, require, shown
 from effects.errors import ConfigurationError
-from effects.options import LogFormat, LogLevel, SessionsPolicy
-from effects.storage.urls import check_url as check_storage_url
+from effects.kit import arguments
+from effects.kit.arguments import Rule, optional, positive, require, shown
+from effects.kit.files.names import check_url as check_storage_url
+from effects.kit.text.unsafe import whole_number
 from effects.store.db.urls import database_url
-from effects.text.digits import whole_number
+
+SessionsPolicy: TypeAlias = Literal["warn", "required", "off"]
+ErrorTextsPolicy: TypeAlias = Literal["sealed", "plain", "none"]
+LogFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 DEFAULT_DATABASE_URL = "sqlite:///effects.db"
 DEFAULT_STORAGE_URL = "file:effects-files"
@@ -24,6 +29,12 @@ _ABOVE_ZERO = (
     "heartbeat_seconds", "lease_seconds", "poll_seconds", "grace_seconds", "retention_jobs_days",
     "retention_dead_days", "retention_effects_days", "retention_audit_days",
 )  # fmt: skip
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "sessions": get_args(SessionsPolicy),
+    "error_texts": get_args(ErrorTextsPolicy),
+    "log_format": get_args(LogFormat),
+    "log_level": get_args(LogLevel),
+}
 _MISSPELT = re.compile(r"EFFECTS?_?((DATABASE|DB)(_?(URL|URI|DSN))?|URL|DSN)")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
@@ -47,7 +58,7 @@ class Settings:
         schema: PostgreSQL schema of the tables; default the connection's search path.
         keys: `id=base64` pairs, comma-separated, newest first, each 32 bytes; `effects keys generate` makes one.
         storage_url: where files are kept (reports, attachments): a folder, or `s3://bucket/prefix`; see
-            `effects.storage.open_storage`. No other database may use it: pruning deletes what no row names. Default
+            `effects.kit.files.open_storage`. No other database may use it: pruning deletes what no row names. Default
             the folder `effects-files` in the working directory.
         threads: handler threads of a queue that names no number of its own. Default 10.
         in_flight: attempts that a queue whose job types are all `async def` has in flight, where it names no number of
@@ -64,9 +75,10 @@ class Settings:
         retention_effects_days: how long an idempotency key is remembered after its effect's last change.
             Default 90; per job type: `retention_effects_days`.
         retention_audit_days: how long the audit log is kept (`effects log`). Default 730, two years.
-        error_texts: whether the text of a handler's exception is kept with its attempt, and shown by `effects why`. It
-            may quote what is personal: it is sealed where EFFECTS_KEYS is set. Default no: only the class and the
-            place. Per job type: `keep_error_text`.
+        error_texts: how the text of a handler's exception, which may quote what is personal, is kept with its attempt
+            and shown by `effects why`: `sealed` with EFFECTS_KEYS, `plain` (and logged), or `none`, which leaves the
+            class and the place. Default `sealed` where there are keys, else `none`. Per job type: `keep_error_text`.
+            `effects work` on a terminal prints it in any case.
         evidence_folder: where each worker keeps what it released and what came of it in the last minutes, so that it
             survives a kill of the worker together with a failover; see docs/failover.md. Default: in memory only.
         sessions: what becomes of a call without `session=` inside the caller's own transaction that has written:
@@ -95,7 +107,7 @@ class Settings:
     retention_dead_days: float = 30.0
     retention_effects_days: float = 90.0
     retention_audit_days: float = 730.0
-    error_texts: bool = False
+    error_texts: ErrorTextsPolicy | None = None
     evidence_folder: str = ""
     sessions: SessionsPolicy = "warn"
     notify_in_transaction: bool = False
@@ -108,6 +120,8 @@ class Settings:
         check_storage_url(self.storage_url)
         if self.schema is not None and not _IDENTIFIER.fullmatch(self.schema):
             raise ConfigurationError(f"EFFECTS_SCHEMA is {shown(self.schema)}; give a plain lower-case identifier")
+        if self.schema is not None and self.schema.startswith("pg_"):
+            raise ConfigurationError(f"EFFECTS_SCHEMA is {self.schema!r}; such names are PostgreSQL's own")
         if self.schema is not None and url.get_backend_name() == "sqlite":
             raise ConfigurationError("EFFECTS_SCHEMA is for PostgreSQL; SQLite has no schemas: unset it")
         for name in _ABOVE_ZERO:
@@ -117,14 +131,10 @@ class Settings:
                 f"EFFECTS_LEASE_SECONDS is {self.lease_seconds:g} and EFFECTS_HEARTBEAT_SECONDS "
                 f"{self.heartbeat_seconds:g}; a lease must last at least three heartbeats"
             )
-        if self.sessions not in ("warn", "required", "off"):
-            raise ConfigurationError(f"EFFECTS_SESSIONS is {shown(self.sessions)}; give warn, required or off")
-        if self.log_format not in ("text", "json"):
-            raise ConfigurationError(f"EFFECTS_LOG_FORMAT is {shown(self.log_format)}; give text or json")
-        if self.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-            raise ConfigurationError(
-                f"EFFECTS_LOG_LEVEL is {shown(self.log_level)}; give DEBUG, INFO, WARNING or ERROR"
-            )
+        for name, words in _CHOICES.items():
+            self._choose(name, words)
+        if self.error_texts == "sealed" and not self.keys:
+            raise ConfigurationError("EFFECTS_ERROR_TEXTS is sealed, which needs EFFECTS_KEYS: set it, or give plain")
         self.queue_threads()
 
     @classmethod
@@ -134,6 +144,15 @@ class Settings:
         if "database_url" not in values:
             _refuse_unnamed_database(environ)
         return cls(**values)
+
+    def _choose(self, name: str, words: Sequence[str]) -> None:
+        """One of these words, in either case."""
+        value = getattr(self, name)
+        word = next((word for word in words if isinstance(value, str) and value.lower() == word.lower()), None)
+        if word is None and (name, value) != ("error_texts", None):
+            *others, last = words
+            raise ConfigurationError(f"EFFECTS_{name.upper()} is {shown(value)}; give {', '.join(others)} or {last}")
+        object.__setattr__(self, name, word)
 
     def queue_threads(self) -> dict[str, int]:
         """The queues named by the operator, with their thread counts."""
@@ -202,5 +221,61 @@ def _convert(name: str, default: object, text: str) -> object:
         try:
             return type(default)(text)
         except ValueError:
-            raise ConfigurationError(f"{variable} is {shown(text)}; give a number") from None
+            unit = next((f" of {unit}" for unit in ("seconds", "days") if name.endswith(unit)), "")
+            raise ConfigurationError(f"{variable} is {shown(text)}; give a number{unit}") from None
     return text
+
+
+class EffectsOptions(TypedDict, total=False):
+    """The options of `Effects(…)`: single settings, each over its environment variable; None leaves that one in force.
+
+    `Settings` says what each means, and the settings class of each built-in package: theirs are here by name alone, as
+    type checkers read no entry points. Type checkers do not know the options of other packages: give those by the
+    environment.
+    """
+
+    schema: str | None
+    keys: str | None
+    storage_url: str | None
+    threads: int | None
+    in_flight: int | None
+    queues: str | Sequence[str] | None
+    heartbeat_seconds: float | None
+    lease_seconds: float | None
+    poll_seconds: float | None
+    grace_seconds: float | None
+    retention_jobs_days: float | None
+    retention_dead_days: float | None
+    retention_effects_days: float | None
+    retention_audit_days: float | None
+    error_texts: ErrorTextsPolicy | None
+    evidence_folder: str | None
+    sessions: SessionsPolicy | None
+    notify_in_transaction: bool | None
+    log_format: LogFormat | None
+    log_level: LogLevel | None
+
+    smtp_url: str | None
+    email_transports: Mapping[str, str] | None
+    email_failover: str | None
+    email_from: str | None
+    templates: str | Path | Sequence[Path] | None
+    email_redirect: str | None
+    email_hold: bool | None
+    email_content_days: float | None
+    unsubscribe_url: str | None
+    unsubscribe_mailto: str | None
+    email_return_path: str | None
+    email_bounce_domain: str | None
+    email_nameserver: str | None
+    dkim_keys: str | None
+
+    allow_private_addresses: bool | None
+    private_networks: str | None
+    webhook_notice_job_type: str | None
+    webhook_event_types: Sequence[Any] | None  # of EventType
+
+    reports: Sequence[Any] | None  # of ReportDefinition
+    report_engines: Mapping[str, Any] | None
+    bucket_private_networks: str | None
+    report_memory: int | None

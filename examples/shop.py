@@ -19,7 +19,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from effects import Alert, Attempt, DeadLetters, Effects, JobType, Sensitive, enqueue
 from effects.errors import JobNotFound
-from effects.observation.evidence import find_evidence
+from effects.operate.evidence import find_evidence
 from effects_webhooks import WebhookEvent, deliver_webhook
 
 

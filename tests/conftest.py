@@ -7,15 +7,17 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from effects import Effects, JobType, crashpoints, set_default
-from effects.sessions.constructed import living
+from effects import Effects, JobType, set_default
+from effects.kit import crashpoints
+from effects.store.sessions.databases import living
 from tests.peers.proxy import Proxy
 from tests.support import databases
 from tests.support.database_pool import DatabasePool
@@ -28,6 +30,9 @@ AppFactory: TypeAlias = Callable[..., Effects]
 
 for _name in [name for name in os.environ if name.startswith("EFFECTS_") and "_TEST_" not in name]:
     del os.environ[_name]
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; what tests start would inherit it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis_settings.register_profile("effects", deadline=None, database=None, print_blob=True)
 hypothesis_settings.load_profile("effects")
@@ -44,14 +49,21 @@ SLOW_FOLDERS = (
     "faults",
     "mutants",
     "properties",
+    "simulator",
     "upgrades",
 )
 # What is promised on both databases; the tests of other folders say what is built on it.
-ON_BOTH_FOLDERS = ("conformance", "core", "crash", "examples", "faults", "properties", "upgrades")
+ON_BOTH = (
+    "conformance", "crash", "examples", "faults", "properties", "upgrades",
+    *(f"core/test_{name}.py" for name in (  # whose subject is SQL, or a driver; the others of `core` ask neither
+        "alembic", "audit", "dispatcher", "engine", "evidence", "forgotten_sessions", "list_plans", "plain_sql",
+        "sessions", "worker_rows",
+    )),
+)  # fmt: skip
 DATABASES = ("postgresql", "sqlite")
 ON_POSTGRESQL = "on PostgreSQL"
 QUICK_COUNTS = {ON_POSTGRESQL: 100}  # of some 1,700
-QUICK_CASES = 5  # of each other table of cases; some have hundreds
+QUICK_CASES = 3  # of each other table of cases; some have hundreds
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4_000_000_000  # a folder in memory, and what it must have free
 
 
@@ -64,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--either",
         action="store_true",
-        help=f"run on one database, drawn by the seed, what runs on both, except for {', '.join(ON_BOTH_FOLDERS)}",
+        help=f"run on one database, drawn by the seed, what runs on both, except for {', '.join(ON_BOTH)}",
     )
 
 
@@ -89,8 +101,10 @@ def _is_slow(path: Path) -> bool:
     return _is_in(path, SLOW_FOLDERS)
 
 
-def _is_in(path: Path, folders: Sequence[str]) -> bool:
-    return bool(set(path.relative_to(Path(__file__).parent).parts[:1]) & set(folders))
+@cache  # of each file, not of each of its tests
+def _is_in(path: Path, places: tuple[str, ...]) -> bool:
+    """Whether it is one of these files and folders, or lies in one."""
+    return any(path.relative_to(Path(__file__).parent).is_relative_to(place) for place in places)
 
 
 @pytest.hookimpl(trylast=True)
@@ -126,7 +140,7 @@ def _keep_quick(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _keep_either(config: pytest.Config, items: list[pytest.Item]) -> None:
     on_both: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if not _is_in(item.path, ON_BOTH_FOLDERS):
+        if not _is_in(item.path, ON_BOTH):
             on_both.setdefault(_without_database(item), []).append(item)
     seed = os.environ["EFFECTS_TEST_SEED"]
     left_out = {
@@ -277,11 +291,16 @@ def proxy(database_url: str) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def app_factory(database_url: str) -> Iterator[AppFactory]:
-    """Makes any number of apps on the test's database: `app_factory(job_types=[…], threads=2)`."""
+def app_factory(request: pytest.FixtureRequest, database_url: str) -> Iterator[AppFactory]:
+    """Makes any number of apps on the test's database: `app_factory(job_types=[…], threads=2)`.
+
+    They name the queues of the module's `NAMED_QUEUES`, if it has them, so that calls may put jobs there.
+    """
     apps: list[Effects] = []
+    named = {"queues": getattr(request.module, "NAMED_QUEUES", None)}
 
     def make(url: str = database_url, *, job_types: list[JobType[Any]] | None = None, **options: Any) -> Effects:
+        options = {**named, **options}
         app = Effects(url, job_types=[Scripted()] if job_types is None else job_types, **options)
         apps.append(app)
         return app

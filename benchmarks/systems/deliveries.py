@@ -10,7 +10,7 @@ from itertools import cycle, islice
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from examples.demo.events import bundled_events

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.processes import WORK_SECONDS, await_go
 from benchmarks.servers import effects_url
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_email.api import send_templated_emails
 from effects_email.request import NewEmail

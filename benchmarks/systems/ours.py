@@ -13,7 +13,7 @@ from benchmarks.servers import effects_url
 from effects import Effects, JobType, NewJob, Refused, enqueue_many
 from effects.store.queue import settle
 from effects.worker import Worker
-from effects.worker.recording.numbers import RollupRecorder
+from effects.worker.recording.observers import RollupRecorder
 
 JOB_TYPE, REFUSED = "bench.noop", "bench.refused"
 
@@ -69,7 +69,7 @@ def work(threads: str, without: str, database: str) -> None:
     """Drain the queue, and print how many CPU seconds that took."""
     logging.disable(logging.ERROR)  # a dead job is an error in the log
     if without == "numbers":
-        patch.multiple(RollupRecorder, count=_nothing, write=_nothing).start()
+        patch.multiple(RollupRecorder, recorded=_nothing, write=_nothing).start()
     if without == "unresolved":
         patch.object(settle, "add_unresolved", _nothing).start()
     effects = app(database)

@@ -13,15 +13,15 @@ from effects.worker import Worker
 from effects.worker.attempts.attempt import RunningAttempt
 from effects.worker.claiming import batch_loader, dispatcher
 from effects.worker.recording import verdicts
-from effects_webhooks.jobs import deliver
+from effects_webhooks import jobs
 from effects_webhooks.transport.http import WebhookTransports
 
 PARTS: Places = {
     "claim": [(dispatcher.Claimer, "claim")],
     "load": [(batch_loader.BatchLoader, "attempts")],
-    "sign": [(deliver.WebhookDelivery, "_headers"), (deliver.WebhookDelivery, "_key")],
+    "sign": [(jobs.WebhookDelivery, "_headers"), (jobs.WebhookDelivery, "_key")],
     "transport": [(WebhookTransports, "post")],
-    "classify": [(deliver, "classify")],
+    "classify": [(jobs, "classify")],
     "decide": [(RunningAttempt, "settle")],
     "settle": [(verdicts, "settle")],
 }

@@ -12,7 +12,7 @@ from benchmarks.systems import ours
 from effects import Effects, JobType, NewJob, enqueue_many
 from effects.worker import Worker
 
-THREADS, LOOP = "bench.waits", "bench.waits_async"
+THREADS, LOOP, UNNAMED = "bench.waits", "bench.waits_async", "bench.waits_unnamed"
 QUEUE = "waits"
 WAIT_SECONDS = 0.2
 
@@ -37,9 +37,24 @@ class WaitsOnLoop(JobType[dict[str, object]]):
         await asyncio.sleep(WAIT_SECONDS)
 
 
+class WaitsWithoutQueue(JobType[dict[str, object]]):
+    """As WaitsOnLoop, in the queue that async types have by default."""
+
+    name = UNNAMED
+
+    async def perform(self, payload: dict[str, object], attempt: object) -> None:
+        """Wait."""
+        await asyncio.sleep(WAIT_SECONDS)
+
+
+TYPES: dict[str, type[JobType[dict[str, object]]]] = {
+    THREADS: WaitsInThread, LOOP: WaitsOnLoop, UNNAMED: WaitsWithoutQueue,
+}  # fmt: skip
+
+
 def app(database: str, name: str) -> Effects:
-    """An app with one of the two types, so that its queue is of one kind."""
-    return ours.app(database, WaitsOnLoop() if name == LOOP else WaitsInThread())
+    """An app with one of the types, so that its queue is of one kind."""
+    return ours.app(database, TYPES[name]())
 
 
 def system(name: str, threads: int | None = None) -> System:

@@ -1,4 +1,4 @@
-"""Rows of 2 KB, and a report of all of them in one chunk by a worker that is pinned to one core."""
+"""Rows of 2 KB, and a report of all of them: one chunk by a worker pinned to one core, or several at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from benchmarks.systems.report_orders import NoPandas, peak_mebibytes
 from benchmarks.systems.report_runs import await_report
 from effects import Effects
 from effects.worker import Worker
-from effects_reports import report, request_report
+from effects_reports import ReportDefinition, report, request_report
+from effects_reports.state import ChunkRoom, state_of
 
 WIDE = sa.table("bench_wide", sa.column("id", sa.BigInteger), sa.column("body", sa.Text))
 _TABLE = """
@@ -33,11 +34,12 @@ FORMATS = {
     "wide_csv": "csv", "wide_gzip": "csv.gz", "wide_lines": "ndjson", "wide_zstd": "ndjson.zst", "wide_sheet": "xlsx",
     "wide_parquet": "parquet", "wide_arrow": "arrow",
 }  # fmt: skip
-_OPTIONS: dict[str, Any] = {"key": ("id",), "dialect": "raw", "chunk_rows": 10_000_000}
-REPORTS = [
-    *(report(name, **_OPTIONS)(_all) for name in FORMATS),
-    report("wide_mapped", columns=("id", "body"), map_row=tuple, **_OPTIONS)(_all),
-]
+MAPPED = "wide_mapped"
+
+
+def _report(name: str, chunk_rows: int) -> ReportDefinition:
+    mapping: dict[str, Any] = {"columns": ("id", "body"), "map_row": tuple} if name == MAPPED else {}
+    return report(name, key=("id",), dialect="raw", chunk_rows=chunk_rows, bytes_max=1 << 40, **mapping)(_all)
 
 
 def fill(database: str, rows: int) -> None:
@@ -51,12 +53,18 @@ def fill(database: str, rows: int) -> None:
     effects.dispose()
 
 
-def work(name: str, database: str, folder: str, rows: str) -> None:
+def work(name: str, database: str, folder: str, rows: str, chunks: str) -> None:
     """Make the report once; print the highest resident memory in MiB."""
     sys.meta_path.insert(0, NoPandas())
-    if hasattr(os, "sched_setaffinity"):  # Linux
+    if int(chunks) == 1 and hasattr(os, "sched_setaffinity"):  # Linux
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    effects = Effects(effects_url(database), reports=REPORTS, storage_url=folder, log_level="WARNING")
+    definition = _report(name, int(rows) // int(chunks))
+    effects = Effects(
+        effects_url(database), reports=[definition], storage_url=folder, log_level="WARNING", threads=int(chunks)
+    )
+    if int(chunks) > 1:  # as many cores, whatever this machine has
+        state = state_of(effects)
+        state.room = ChunkRoom(state.settings.report_memory * 1024 * 1024, int(chunks))
     worker = Worker(effects)
     working = threading.Thread(target=worker.run, daemon=True)
     working.start()

@@ -2,86 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from effects.kit import lazy
 
-from effects.process import lazy
-
-if TYPE_CHECKING:
-    from effects.cli.context import Context, actor, pass_context
-    from effects.cli.files import output_file
-    from effects.cli.options import (
-        TimeSpan,
-        before_key_option,
-        before_option,
-        key_option,
-        limit_option,
-        option_group,
-        override_options,
-        parse_age,
-        parse_json,
-        parse_object,
-        parse_time,
-        queue_option,
-        reason_option,
-        required_reason_option,
-        status_option,
-        type_option,
-        window_options,
-    )
-    from effects.cli.output import Table, cell
-    from effects.cli.results import CommandResult, command, json_option, listed, page_note
-    from effects.cli.waiting import notice_after, tell_wait, why_unserved
-    from effects.text.wording import duration, shown_status
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects.cli.results": "CommandResult, command, json_option, listed, page_note",
-            "effects.cli.context": "Context, actor, pass_context",
-            "effects.cli.options": (
-                "TimeSpan, before_key_option, before_option, key_option, limit_option, option_group, override_options, "
-                "parse_age, parse_json, parse_object, parse_time, queue_option, reason_option, required_reason_option, "
-                "status_option, type_option, window_options"
-            ),
-            "effects.cli.files": "output_file",
-            "effects.cli.output": "Table, cell",
-            "effects.cli.waiting": "notice_after, tell_wait, why_unserved",
-            "effects.text.wording": "duration, shown_status",
-        },
-    )
-
-__all__ = [
-    "CommandResult",
-    "Context",
-    "Table",
-    "TimeSpan",
-    "actor",
-    "before_key_option",
-    "before_option",
-    "cell",
-    "command",
-    "duration",
-    "json_option",
-    "key_option",
-    "limit_option",
-    "listed",
-    "notice_after",
-    "option_group",
-    "output_file",
-    "override_options",
-    "page_note",
-    "parse_age",
-    "parse_json",
-    "parse_object",
-    "parse_time",
-    "pass_context",
-    "queue_option",
-    "reason_option",
-    "required_reason_option",
-    "shown_status",
-    "status_option",
-    "tell_wait",
-    "type_option",
-    "why_unserved",
-    "window_options",
-]
+with lazy.names(__name__):
+    from effects.cli.context import Context as Context
+    from effects.cli.context import actor as actor
+    from effects.cli.context import pass_context as pass_context
+    from effects.cli.options import TimeSpan as TimeSpan
+    from effects.cli.options import before_key_option as before_key_option
+    from effects.cli.options import before_option as before_option
+    from effects.cli.options import key_option as key_option
+    from effects.cli.options import limit_option as limit_option
+    from effects.cli.options import option_group as option_group
+    from effects.cli.options import override_options as override_options
+    from effects.cli.options import parse_age as parse_age
+    from effects.cli.options import parse_json as parse_json
+    from effects.cli.options import parse_object as parse_object
+    from effects.cli.options import parse_time as parse_time
+    from effects.cli.options import queue_option as queue_option
+    from effects.cli.options import reason_option as reason_option
+    from effects.cli.options import required_reason_option as required_reason_option
+    from effects.cli.options import status_option as status_option
+    from effects.cli.options import type_option as type_option
+    from effects.cli.options import window_options as window_options
+    from effects.cli.results import CommandResult as CommandResult
+    from effects.cli.results import Table as Table
+    from effects.cli.results import cell as cell
+    from effects.cli.results import command as command
+    from effects.cli.results import json_option as json_option
+    from effects.cli.results import listed as listed
+    from effects.cli.results import notice_after as notice_after
+    from effects.cli.results import output_file as output_file
+    from effects.cli.results import page_note as page_note
+    from effects.cli.results import tell_wait as tell_wait
+    from effects.cli.results import why_unserved as why_unserved
+    from effects.kit.text.wording import duration as duration

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,18 +16,17 @@ from typing import Any
 import click
 from sqlalchemy.engine import make_url
 
-from effects import logs
-from effects.app import Effects
-from effects.default_app import set_default
+from effects.app.default import set_default
+from effects.app.effects import Effects
 from effects.errors import ConfigurationError, SchemaMismatch, StoreConflict
-from effects.process.importing import importing, place_of_error, reason_of_error
+from effects.kit import logs
+from effects.kit.importing import importing, place_of_error, reason_of_error
+from effects.kit.text.wording import described
 from effects.settings import DEFAULT_DATABASE_URL
 from effects.store.db import revisions
 from effects.store.db.deadlines import Bounds
 from effects.store.db.faults import is_locked_out
-from effects.store.db.lock_holder import lock_holder
-from effects.store.db.urls import database_url as parse_url
-from effects.text.wording import described
+from effects.store.sessions.databases import refuse_other_database
 
 # Of a command's transactions: how long a person watches it wait for a lock. A statement may take as long as it takes.
 BOUNDS = Bounds(lock_seconds=10.0, seconds=float("inf"))
@@ -64,7 +63,8 @@ class Context:
                 app = load_app(self.app_path)
             _check_database(app, self.database_url, self.schema)
         set_default(app)
-        logs.configure(self.log_format or app.settings.log_format, self.log_level or app.settings.log_level)
+        level = self.log_level or app.settings.log_level
+        logs.configure(self.log_format or app.settings.log_format, level, overriding=self.log_level is not None)
         return app
 
     @property
@@ -95,14 +95,19 @@ class Context:
         revisions.check(self.waiting_app.store)
         return self.bare_app
 
+    @property
+    def has_app(self) -> bool:
+        """Whether the command has used the Effects, and so its database."""
+        return "bare_app" in self.__dict__
+
     def with_holder(self, error: StoreConflict) -> StoreConflict:
         """The error, and who holds the lock that a command did not get in time."""
-        return StoreConflict(f"{error}: {lock_holder(self.bare_app.store)}") if is_locked_out(error) else error
+        return StoreConflict(f"{error}: {self.bare_app.store.lock_holder()}") if is_locked_out(error) else error
 
     def close(self) -> None:
         """Send waiting hints and close the connections, where there are any."""
         self._bounds.close()
-        if "bare_app" in self.__dict__:
+        if self.has_app:
             self.bare_app.dispose()
 
 
@@ -118,8 +123,9 @@ def load_app(path: str) -> Effects:
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise ConfigurationError(f"--app is {path!r}; give module:attribute, such as shop.effects:app")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    with suppress(FileNotFoundError):  # it was deleted
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
     try:
         with importing():
             target: Any = importlib.import_module(module_name)
@@ -177,11 +183,7 @@ def _check_database(app: Effects, database_url: str | None, schema: str | None) 
     Raises:
         ConfigurationError: it names its own; the message tells what to change.
     """
-    named = None if database_url is None else parse_url(database_url).set(drivername="")
-    if named not in (None, app.engine.url.set(drivername="")):
-        raise ConfigurationError(
-            "--app has a database of its own: leave out --database-url, or let the app read EFFECTS_DATABASE_URL"
-        )
+    refuse_other_database(app.engine, database_url or os.environ.get("EFFECTS_DATABASE_URL"))
     if schema not in (None, app.store.schema):
         raise ConfigurationError("--app has a schema of its own: leave out --schema, or let it read EFFECTS_SCHEMA")
 
@@ -202,6 +204,6 @@ def refuse_missing_file(app: Effects) -> None:
     if url == make_url(DEFAULT_DATABASE_URL) and "EFFECTS_DATABASE_URL" not in os.environ:
         raise SchemaMismatch(
             f"EFFECTS_DATABASE_URL is not set, and the default {file.absolute()} does not exist: set it, or run "
-            f"`{app.store.init_command}` to create that file"
+            f"`{app.store.init_command()}` to create that file"
         )
-    raise SchemaMismatch(f"there is no database {str(file)!r} yet: run `{app.store.init_command}`")
+    raise SchemaMismatch(f"there is no database {str(file)!r} yet: run `{app.store.init_command()}`")

@@ -8,9 +8,9 @@ from typing import Any
 import click
 import msgspec
 
+from effects.cli.bulk import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.context import Context
 from effects.cli.jobs import tell_job
-from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.options import (
     JobId,
     before_option,
@@ -28,13 +28,11 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.output import Table
-from effects.cli.results import CommandResult, command, page_note
-from effects.observation.evidence import job_evidence
-from effects.store.bulk.operation import ActionName, BulkAction
-from effects.store.operator.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
-from effects.store.operator.resolve import RESOLUTIONS, Resolution
-from effects.text.wording import shown_status
+from effects.cli.results import CommandResult, Table, command, page_note
+from effects.operate.evidence import job_evidence
+from effects.operate.tables.bulk_selection import ActionName, BulkAction
+from effects.operate.tables.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
+from effects.store.effects.requeue import RESOLUTIONS, Resolution
 
 _NO_UNRESOLVED = "no unresolved dead letters"
 _RESOLVING: dict[Resolution, ActionName] = {
@@ -187,7 +185,7 @@ def _effect(letter: DeadLetter) -> str:
     """As `dead causes` has it; a resolved one may be of a job that was cancelled or succeeded later."""
     if letter.unknown:
         return "unknown"
-    return "not done" if letter.status == "dead" else shown_status(letter.status)
+    return "not done" if letter.status == "dead" else letter.status
 
 
 def _table(letters: Sequence[DeadLetter], empty: str = _NO_UNRESOLVED) -> Table:

@@ -1,17 +1,19 @@
-"""`effects jobs`: list, show, cancel, reschedule, requeue, run-now, wait."""
+"""`effects jobs`: list, show, cancel, reschedule, requeue, run-now, wait; by id or by key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from effects.cli.by_key import cancel_by_key, chosen_job, job_or_key, reschedule_, wait_, with_what_remains
+from effects.calls import control
+from effects.calls.control import CancelResult
+from effects.cli.bulk import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.context import Context, actor
-from effects.cli.evidence import evidence_blocks
-from effects.cli.many import Scope, act_on_many, many_options, tenant_limit_keys
+from effects.cli.insight import evidence_blocks
 from effects.cli.options import (
     Decorator,
     JobId,
@@ -21,6 +23,8 @@ from effects.cli.options import (
     limit_option,
     option_group,
     override_options,
+    parse_age,
+    parse_time,
     queue_option,
     reason_option,
     status_option,
@@ -30,18 +34,136 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.output import Table
-from effects.cli.results import CommandResult, command, page_note
-from effects.model.job import ENDED, LIVE
-from effects.observation.evidence import Evidence, job_evidence
-from effects.observation.sentences import advice
-from effects.store.bulk.operation import BulkAction
+from effects.cli.results import CommandResult, Table, command, notice_after, page_note, tell_wait
+from effects.errors import JobStateError
+from effects.kit.exit_codes import ExitCode
+from effects.model.job import ENDED, LIVE_SHOWN
+from effects.operate.evidence import Evidence, job_evidence
+from effects.operate.sentences import advice, wait_text
+from effects.operate.tables import actions
+from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.tables.job_list import Filters, list_jobs
 from effects.store.db.records import JobRecord
 from effects.store.db.sql import ANY_TIME
-from effects.store.operator import actions
-from effects.store.operator import requeue as store_requeue
-from effects.store.operator.job_list import Filters, list_jobs
-from effects.text.wording import shown_status
+from effects.store.effects import requeue as store_requeue
+from effects.store.effects.by_key import EffectStatus
+from effects.store.queue import cancellation
+
+_CANCELLED = {
+    "cancelled": "cancelled",
+    "stopped": "was not released: it ends without its effect",
+    "released": "is running and was released: asked to stop, its effect may happen, will not be retried",
+}
+
+
+def job_or_key(run: Callable[..., Any]) -> Callable[..., Any]:
+    """An optional ID, `--key` and `--type`."""
+    argument = click.argument("job_id", type=JobId(min=1), metavar="[ID]", required=False)
+    return argument(key_option(type_option(run)))
+
+
+def chosen_job(context: Context, job_id: int | None, key: str | None, job_type: str | None) -> int:
+    """The job of this id, or the newest of this key.
+
+    Raises:
+        click.UsageError: neither is given, or both are.
+    """
+    if (job_id is None) == (key is None):
+        raise click.UsageError("give ID or --key")
+    if job_id is not None:
+        if job_type is not None:
+            raise click.UsageError("--type goes with --key")
+        return job_id
+    return control.status(key=str(key), job_type=job_type, effects=context.app).job_id
+
+
+def cancel_by_key(context: Context, key: str, job_type: str | None, reason: str | None) -> CommandResult:
+    """Cancel the effect of this key, and say whether that was in time.
+
+    Raises:
+        JobStateError: it had ended.
+    """
+    cancelled = control.cancel(key=key, job_type=job_type, actor=actor(), reason=reason, effects=context.app)
+    _check_live(cancelled.effect, cancelled.result, "cancelled")
+    text = f"job {cancelled.effect.job_id} {_CANCELLED[cancelled.result]}"
+    return with_what_remains(context, _cancel_facts(cancelled), text)
+
+
+def with_what_remains(context: Context, facts: dict[str, Any], text: str) -> CommandResult:
+    """The result of a cancellation, with what a person has to decide where the effect may have happened."""
+    evidence = job_evidence(context.app, facts["job_id"])
+    has_ended = evidence.standing is not None and evidence.standing.ended
+    unresolved = has_ended and any(action.name == "mark-done" for action in evidence.next)
+    if unresolved:
+        text += f". Its effect may have happened, by an earlier attempt: an unresolved dead letter. {advice(evidence)}"
+    elif not has_ended and facts["result"] != "stopped":
+        why = f"effects why {facts['job_id']}"
+        text += f". If its effect may have happened by then, an unresolved dead letter remains: see `{why}` then"
+    return CommandResult({**facts, "unresolved": unresolved}, text)
+
+
+def _cancel_facts(cancelled: CancelResult) -> dict[str, Any]:
+    effect = cancelled.effect
+    return {
+        "job_id": effect.job_id,
+        "result": cancelled.result,
+        "prevented": cancelled.prevented,
+        "state": effect.state,
+    }
+
+
+@click.command("reschedule")
+@click.option("--key", required=True, metavar="KEY", help="Idempotency key.")
+@type_option
+@click.option("--at", "run_at", required=True, type=parse_time, metavar="TIME",
+              help="New due time, such as 2026-11-21T08:00:00Z. A past one means now.")  # fmt: skip
+@reason_option
+@command
+def reschedule_(
+    context: Context, *, key: str, job_type: str | None, run_at: datetime, reason: str | None
+) -> CommandResult:
+    """Give a waiting job another due time.
+
+    Pauses, limits and the order of its group still apply.
+    """
+    moved = control.reschedule(
+        key=key, run_at=run_at, job_type=job_type, actor=actor(), reason=reason, effects=context.app
+    )
+    effect = moved.effect
+    _check_live(effect, moved.result, "rescheduled")
+    document = {"job_id": effect.job_id, "result": moved.result, "run_at": effect.run_at}
+    return CommandResult(document, f"job {effect.job_id} is due at {run_at:%Y-%m-%d %H:%M:%S%z}")
+
+
+@click.command("wait")
+@click.option("--key", required=True, metavar="KEY", help="Idempotency key.")
+@type_option
+@click.option("--timeout", type=parse_age, default="1m", show_default=True, metavar="AGE", help="Maximum wait.")
+@command
+def wait_(context: Context, *, key: str, job_type: str | None, timeout: float) -> CommandResult:
+    """Wait until a job has ended.
+
+    Exit code 0 if its effect is done, 1 if it ended otherwise, 3 if the time ran out.
+    """
+    patience = notice_after(timeout)
+    effect = control.wait(key=key, timeout_seconds=patience, job_type=job_type, effects=context.app)
+    if not effect.ended:
+        tell_wait(
+            f"job {effect.job_id}", advice(job_evidence(context.app, effect.job_id)).rstrip("."), timeout - patience
+        )
+        effect = control.wait(key=key, timeout_seconds=timeout - patience, job_type=job_type, effects=context.app)
+    if not effect.ended:
+        return CommandResult(effect, f"job {effect.job_id} is still {effect.status}", exit_code=ExitCode.TIME_RAN_OUT)
+    exit_code = ExitCode.DONE if effect.state == "done" else ExitCode.FINDINGS
+    return CommandResult(effect, f"job {effect.job_id} has ended: its effect is {effect.state}", exit_code=exit_code)
+
+
+def _check_live(effect: EffectStatus, result: str, action: str) -> None:
+    if result in ("ended", "running"):
+        raise JobStateError(
+            f"job {effect.job_id} is {effect.status or effect.state}: only a "
+            f"{'live' if action == 'cancelled' else 'waiting'} job can be {action}"
+        )
 
 
 def filter_options(statuses: Sequence[str]) -> Decorator:
@@ -68,7 +190,7 @@ def jobs() -> None:
 @jobs.command("list")
 @type_option
 @key_option
-@filter_options([*LIVE, *ENDED])
+@filter_options([*LIVE_SHOWN, *ENDED])
 @before_option("jobs")
 @limit_option
 @command
@@ -99,15 +221,12 @@ def show(context: Context, *, job_id: int | None, key: str | None, job_type: str
 def tell_job(context: Context, evidence: Evidence) -> CommandResult:
     """A job with its attempts and actions, why it waits, and what can be done about it."""
     job = evidence.facts.jobs[0]
-    status = job.status
-    if (shown := shown_status(status)) != status:
-        status = f"{shown} ({status})"
     facts = {
-        **msgspec.structs.asdict(job), "status": status, "max_attempts": _max_attempts(context, job),
+        **msgspec.structs.asdict(job), "max_attempts": _max_attempts(context, job),
         "effect": evidence.facts.ledger_state,
-        "next": advice(evidence) if status != "running" or evidence.silence else None,
+        "next": advice(evidence) if job.status != "running" or evidence.silence else None,
     }  # fmt: skip
-    if status != "running":  # of no attempt under way: see the attempts
+    if job.status != "running":  # of no attempt under way: see the attempts
         del facts["started_at"], facts["worker"]
     return CommandResult(evidence, [facts, *evidence_blocks(evidence)])
 
@@ -124,7 +243,7 @@ def _max_attempts(context: Context, job: JobRecord) -> str:
 
 @jobs.command()
 @job_or_key
-@filter_options(LIVE)
+@filter_options(LIVE_SHOWN)
 @many_options
 @reason_option
 @command
@@ -150,7 +269,7 @@ def cancel(
         return cancel_by_key(context, key, job_type, reason)
     job_id = chosen_job(context, job_id, key, job_type)
     app = context.app
-    result = actions.cancel(app.store, app.ledgers, job_id, actor=actor(), reason=reason)
+    result = cancellation.cancel(app.store, app.ledgers, job_id, actor=actor(), reason=reason)
     text = {
         "cancelled": f"job {job_id} cancelled",
         "cancel_requested": f"job {job_id} is running: asked to stop, will not be retried",
@@ -160,7 +279,7 @@ def cancel(
 
 @jobs.command("run-now")
 @job_or_key
-@filter_options(LIVE)
+@filter_options(LIVE_SHOWN)
 @many_options
 @reason_option
 @command
@@ -185,8 +304,10 @@ def run_now(
     job_id = chosen_job(context, job_id, key, job_type)
     queue = actions.run_now(context.app.store, job_id, actor=actor(), reason=reason)
     context.app.notifier.send([queue])
-    text = f"job {job_id} is due now on queue {queue}"
-    return CommandResult({"job_id": job_id, "result": "due", "queue": queue}, text)
+    waits = job_evidence(context.app, job_id).waits
+    holds = "" if waits is None or waits.reason == "free_worker" else f". {wait_text(waits)}"
+    text = f"job {job_id} is due now on queue {queue}{holds}"
+    return CommandResult({"job_id": job_id, "result": "due", "queue": queue, "waits": waits}, text)
 
 
 @jobs.command()
@@ -248,7 +369,7 @@ def _act(
     selected = Filters(limit_keys=tenant_limit_keys(context, tenant), as_of=scope.as_of, **filters)
     scope.check((), filtered=selected != Filters(as_of=scope.as_of))
     # Without a status the list has the others as well.
-    statuses = [selected.status] if selected.status else list(ENDED if action.name == "requeue" else LIVE)
+    statuses = [selected.status] if selected.status else list(ENDED if action.name == "requeue" else LIVE_SHOWN)
 
     def newest(limit: int, everywhere: bool) -> tuple[list[int], Table]:
         lists = [
@@ -282,7 +403,7 @@ def _table(records: Sequence[JobRecord]) -> Table:
         (
             job.id,
             job.job_type,
-            shown_status(job.status),
+            job.status,
             job.queue,
             job.attempts,
             None if job.finished_at else job.run_at,

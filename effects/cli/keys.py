@@ -9,13 +9,12 @@ import click
 
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import reason_option
-from effects.cli.output import Table
-from effects.cli.results import CommandResult, command
+from effects.cli.results import CommandResult, Table, command
 from effects.errors import ConfigurationError
-from effects.exit_codes import ExitCode
-from effects.secrets.keys import DIGEST_KEY_ID, KeyRing, generate_key
-from effects.store.rotate import KeyCount, Rotation, count_keys
-from effects.store.rotate import rotate as run_rotation
+from effects.keys.encryption import DIGEST_KEY_ID, KeyRing, generate_key
+from effects.kit.exit_codes import ExitCode
+from effects.operate.tables.rotate import KeyCount, Rotation, count_keys
+from effects.operate.tables.rotate import rotate as run_rotation
 
 
 @click.group()

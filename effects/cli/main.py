@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -13,20 +14,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from effects.cli import garbage
-from effects.cli.process_end import leave
-from effects.cli.program import as_called, called_as, name_app
-from effects.crashpoints import install_from_environment
+from effects.cli import process
+from effects.cli.process import as_called, called_as, leave, name_options
 from effects.errors import ConfigurationError, EffectsError, JobStateError, StoreUnavailable
-from effects.exit_codes import ExitCode
-from effects.logs import error_places, log_thread_error
-from effects.process.entry_points import entry_points
-from effects.process.importing import reason_of_error
-from effects.text.nearest import nearest
-from effects.text.unsafe import without_unsafe
+from effects.kit.crashpoints import install_from_environment
+from effects.kit.exit_codes import ExitCode
+from effects.kit.importing import entry_points, reason_of_error
+from effects.kit.logs import error_places, log_thread_error
+from effects.kit.text.unsafe import nearest, without_unsafe
 from effects.version import VERSION
 
 _FRAMES_MAX = 12
+_NO_COMMAND = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 prints the help by itself
 
 # Command → where it is; a module is imported when its command is named, so that each starts quickly.
 _CORE = {
@@ -36,21 +35,22 @@ _CORE = {
     "stats": "effects.cli.stats:stats",
     "why": "effects.cli.insight:why",
     "audit": "effects.cli.insight:audit",
-    "log": "effects.cli.log:log",
+    "log": "effects.cli.insight:log",
     "jobs": "effects.cli.jobs:jobs",
     "dead": "effects.cli.dead:dead",
     "bulk": "effects.cli.bulk:bulk",
     "queues": "effects.cli.queues:queues",
     "workers": "effects.cli.workers:workers",
-    "failovers": "effects.cli.failovers:failovers",
-    "limits": "effects.cli.limits:limits",
+    "failovers": "effects.cli.workers:failovers",
+    "limits": "effects.cli.queues:limits",
     "schedules": "effects.cli.schedules:schedules",
-    "prune": "effects.cli.prune:prune",
+    "grants": "effects.cli.database:grants",
+    "prune": "effects.cli.database:prune",
     "keys": "effects.cli.keys:keys",
-    "metrics": "effects.cli.metrics:metrics",
-    "alerts": "effects.cli.alerts:alerts",
+    "metrics": "effects.cli.stats:metrics",
+    "alerts": "effects.cli.stats:alerts",
     "web": "effects.cli.web:web",
-    "doctor": "effects.cli.doctor:doctor",
+    "doctor": "effects.cli.database:doctor",
 }
 
 
@@ -132,6 +132,9 @@ def exit_code_of(command: Callable[[], Any]) -> int:
         result = command()
     except click.Abort:
         return ExitCode.INTERRUPTED
+    except _NO_COMMAND as error:  # no command was named: help, as it is formatted
+        click.echo(as_called(error.format_message()))
+        return ExitCode.DONE if error.ctx.parent is None else ExitCode.ERROR
     except click.ClickException as error:
         _print_error(_usage(error))
         return ExitCode.ERROR
@@ -159,7 +162,7 @@ def _usage(error: click.ClickException) -> str:
 
 def _reason(error: EffectsError) -> str:
     """The error's text; for an unavailable database also the first line of the driver's message."""
-    words, *_ = [*str(getattr(error.__cause__, "orig", None) or "").strip().splitlines(), ""]
+    words, *_ = [*str(getattr(error.__context__, "orig", None) or "").strip().splitlines(), ""]
     if isinstance(error, StoreUnavailable) and words and words not in str(error):
         return f"{error}: {words}"
     if error.listed_by is None or "`effects " in str(error):
@@ -184,16 +187,36 @@ def _reason(error: EffectsError) -> str:
 def cli(ctx: click.Context, /, **options: str | None) -> None:
     """Deliver e-mail, webhooks and reports from your database transaction."""
     from effects.cli.context import Context  # noqa: PLC0415 - brings the core, of which `--version` needs nothing
+    from effects.store.db.urls import without_password  # noqa: PLC0415 - as above
 
     ctx.obj = Context(**options)
-    if ctx.get_parameter_source("app_path") is ParameterSource.COMMANDLINE:
-        name_app(ctx.obj.app_path)
+    named = {name: value for name, value in options.items()
+             if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}  # fmt: skip
+    url = named.get("database_url")
+    name_options(
+        {
+            "app": named.get("app_path"), "database-url": None if url is None else without_password(url),
+            "schema": named.get("schema"),
+        }
+    )  # fmt: skip
     ctx.call_on_close(ctx.obj.close)
 
 
 def main() -> None:
     """The console script."""
-    garbage.postpone()
+    process.postpone_garbage()
     threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
-    leave(exit_code_of(partial(cli.main, prog_name="effects", standalone_mode=False)))
+    leave(exit_code_of(lambda: cli.main(_arguments(), prog_name="effects", standalone_mode=False)))
+
+
+def _arguments() -> list[str]:
+    """The words of the command line: UTF-8, whatever the locale, which may be C.
+
+    Raises:
+        UsageError: one is not.
+    """
+    try:
+        return [os.fsencode(word).decode() for word in sys.argv[1:]]
+    except UnicodeError:
+        raise click.UsageError("an argument is not in UTF-8") from None

@@ -13,10 +13,13 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from effects.cli.context import Context
-from effects.limits import FOREVER_SECONDS
+from effects.kit import lazy
+from effects.kit.moments import FOREVER_SECONDS
+from effects.kit.text.wording import RETRYING, shown_status
 from effects.store.db.sql import Window
-from effects.store.operator import lookup
-from effects.text.wording import RETRYING
+
+with lazy.modules(__name__):
+    from effects.operate.tables import lookup
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -193,19 +196,19 @@ def before_key_option(what: str, metavar: str) -> Callable[[Callback], Callback]
     return click.option("--before", metavar=metavar, help=words)
 
 
+class _Status(click.Choice[str]):
+    """A status by the one name that people and scripts have for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The status; the column's own word for `retrying` is answered by that."""
+        if shown_status(value) != value and RETRYING in self.choices:
+            self.fail(f"{value!r} is what the column has; the status is {RETRYING!r}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def status_option(statuses: Sequence[str]) -> Callable[[Callback], Callback]:
-    """`--status`; where jobs may be `failed`, people may say `retrying` as well."""
-    job_statuses = "failed" in statuses and "queued" in statuses
-
-    def stored(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        return "failed" if job_statuses and value == RETRYING else value
-
-    return click.option(
-        "--status",
-        type=click.Choice([*statuses, RETRYING] if job_statuses else list(statuses)),
-        callback=stored,
-        help="Status; retrying and failed are the same." if job_statuses else "Status.",
-    )
+    """`--status`, one of these."""
+    return click.option("--status", type=_Status(statuses), help="Status.")
 
 
 def window_options(event: str) -> Decorator:

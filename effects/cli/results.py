@@ -1,21 +1,130 @@
-"""One way for commands to answer: a result for scripts (`--json`) with a text for people, and an exit code."""
+"""One way for commands to answer: a result for scripts (`--json`), tables and texts for people, notices, and a file."""
 
 from __future__ import annotations
 
+import datetime as dt
 import shlex
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
 import click
+import msgspec
 
 from effects.cli.context import Context, pass_context
-from effects.cli.output import Table, cell, print_value
-from effects.cli.program import as_called
+from effects.cli.process import as_called
 from effects.errors import StoreConflict
-from effects.exit_codes import ExitCode
-from effects.store.db.records import Moment
+from effects.kit import lazy
+from effects.kit.exit_codes import ExitCode
+from effects.kit.process import private_file
+from effects.kit.text.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
+from effects.kit.text.wording import duration, moment_text
+from effects.store.limits.holds import is_unserved, read_worker_queues
+
+with lazy.modules(__name__):
+    from effects.operate.tables import held_up
+
+CELL_CHARS_MAX = 100
+# What people read in place of the name of a column or of a field.
+_SHOWN_NAMES = {
+    "job_type": "type", "run_at": "due", "tries": "attempts", "state": "status", "error_code": "code",
+    "last_error": "error", "error_text": "error", "run_id": "id",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows for people; `as_json` prints them as a list of objects by column name."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    empty: str
+    title: str | None = None
+
+    def records(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def print_value(value: Any, *, as_json: bool) -> None:
+    """Print a text, a Table, a struct or a mapping, or a list of these with an empty line between two."""
+    if as_json:
+        plain = value.records() if isinstance(value, Table) else value
+        document = msgspec.json.encode(msgspec.to_builtins(plain, enc_hook=str, str_keys=True))
+        click.echo(as_called(escape_unsafe(msgspec.json.format(document, indent=2).decode())))
+    elif isinstance(value, Table):
+        _print_table(value)
+    elif isinstance(value, str):
+        click.echo(as_called(lines_without_unsafe(value)))
+    elif isinstance(value, list):
+        for number, block in enumerate(value):
+            if number:
+                click.echo()
+            print_value(block, as_json=False)
+    else:
+        _print_facts(value if isinstance(value, Mapping) else msgspec.structs.asdict(value))
+
+
+def _print_facts(facts: Mapping[str, Any]) -> None:
+    names = [shown_name(name) for name in facts]
+    width = max(map(len, names), default=0)
+    for name, fact in zip(names, facts.values(), strict=True):
+        click.echo(f"{name:<{width}}  {cell(fact)}")
+
+
+def shown_name(field: str) -> str:
+    """The name that people read of a struct's field: `created` for `created_at`, `type` for `job_type`."""
+    return _SHOWN_NAMES.get(field, field.removesuffix("_at")).replace("_", " ")
+
+
+def cell(value: Any) -> str:
+    """One value on one line. What came from outside cannot move the cursor or colour the screen."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dt.datetime):
+        return moment_text(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value)) or "-"
+    text = value if isinstance(value, str) else str(value)
+    return as_called(without_unsafe(text))
+
+
+def _print_table(table: Table) -> None:
+    if not table.rows:
+        click.echo(table.empty)
+        return
+    if sys.stdout.isatty():
+        _print_rich(table)
+        return
+    cells = [list(table.columns), *([cell(value) for value in row] for row in table.rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(table.columns))]
+    for row in cells:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_rich(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415 - takes a while, and a pipe needs none of it
+    from rich.table import Table as RichTable  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    shown = RichTable(title=table.title, title_justify="left", header_style="bold")
+    for column in table.columns:
+        shown.add_column(column, overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(Text(_short(cell(value))) for value in row))
+    Console().print(shown)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,12 +142,14 @@ class CommandResult:
             two. Default: the document.
         note: a line for standard error, with `--json` too.
         exit_code: 0 by default; 1 for findings and refusals.
+        has_database: the text names the database; for other commands a line on a terminal does.
     """
 
     document: Any
     text: Any = None
     note: str | None = None
     exit_code: int = ExitCode.DONE
+    has_database: bool = False
 
 
 def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[..., int]:
@@ -61,12 +172,14 @@ def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[.
         print_value(result.document if as_json else text, as_json=as_json)
         if result.note is not None:
             click.echo(as_called(result.note), err=True)
+        if not result.has_database and context.has_app and sys.stderr.isatty():
+            click.echo(f"({cell(str(context.bare_app.database))})", err=True)
         return result.exit_code
 
     return callback
 
 
-def page_note(noun: str, before: object, *, more: bool, since: Moment | None = None) -> str | None:
+def page_note(noun: str, before: object, *, more: bool, since: dt.datetime | None = None) -> str | None:
     """Say how to see the next page of a list.
 
     Args:
@@ -99,3 +212,40 @@ def listed(
     shown = rows[:limit]
     more = f"There are more than {limit:,}: use --limit." if len(rows) > limit else None
     return CommandResult([document(row) for row in shown], table(shown), note=more)
+
+
+_NOTICE_SECONDS = 3.0  # what a running worker starts at once has begun by then
+
+
+def notice_after(timeout: float) -> float:
+    """Seconds of a wait that pass in silence."""
+    return min(_NOTICE_SECONDS, timeout / 2)
+
+
+def tell_wait(what: str, why: str, seconds: float) -> None:
+    """Print, on standard error, what is waited for, why it has not ended, and for how long it is waited for."""
+    click.echo(cell(f"{what}: {why}; waiting up to {duration(seconds)} more (--timeout)"), err=True)
+
+
+def why_unserved(context: Context, queue: str) -> str | None:
+    """Why no worker takes jobs of this queue, and the command that starts one; None where a worker does."""
+    app = context.app
+    with app.store.read() as connection:
+        served = read_worker_queues(app.store, connection, app.settings.lease_seconds)
+    if is_unserved(queue, served, app.queues):
+        return f"no worker serves the queue {queue}: start one with `{held_up.serve_command(queue)}`"
+    return None if served else "no worker is running: start one with `effects work`"
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that an option names, written whole or not at all, with mode 0600: as `effects.kit.process`.
+
+    Raises:
+        click.FileError: it cannot be written.
+    """
+    try:
+        with private_file(path) as file:
+            yield file
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror) from None

@@ -8,15 +8,14 @@ from typing import Any
 
 import click
 
+from effects.app.firing import fire_now
 from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, parse_object, parse_time, reason_option, status_option, type_option
-from effects.cli.output import Table, cell
-from effects.cli.results import CommandResult, command, listed
-from effects.moments import moment
-from effects.scheduling.firing import fire_now
-from effects.scheduling.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
-from effects.store.schedules import definitions as store_schedules
-from effects.store.schedules.states import STATES, ScheduleState, read_states
+from effects.cli.results import CommandResult, Table, cell, command, listed
+from effects.kit.moments import moment
+from effects.model.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
+from effects.operate.tables.schedule_states import STATES, ScheduleState, read_states
+from effects.store import schedules as store_schedules
 
 
 def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +69,8 @@ def add(context: Context, /, *, payload: str, reason: str | None, **options: Any
     Schedules that belong to the app are better declared in its code.
     """
     schedule = Schedule(payload=parse_object(payload, "--payload"), **options)
-    context.app.job_types.check_declared(schedule)
+    with context.app.store.read() as connection:
+        context.app.job_types.check_declared(schedule, connection)
     store_schedules.add(context.app.store, schedule, actor=actor(), reason=reason)
     following = next(schedule.times.after(_now(context)))
     text = f"schedule {schedule.name} added; next slot {cell(following)}"

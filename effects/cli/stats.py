@@ -1,18 +1,23 @@
-"""`effects stats`."""
+"""Numbers and what watches them: `effects stats`, `effects metrics`, `effects alerts` (check, list)."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 
 import click
+import msgspec
 
-from effects.cli.context import Context
-from effects.cli.options import queue_option, type_option, window_options
-from effects.cli.output import Table
-from effects.cli.results import CommandResult, command
-from effects.observation.stats import QueueStats, Stats, TypeStats, read_stats
+from effects.cli.context import Context, pass_context
+from effects.cli.options import limit_option, queue_option, type_option, window_options
+from effects.cli.results import CommandResult, Table, command, listed
+from effects.kit.exit_codes import ExitCode
+from effects.kit.text.wording import duration
+from effects.operate.alert_check import check_alerts
+from effects.operate.metrics import database_families, render
+from effects.operate.stats import QueueStats, Stats, TypeStats, read_stats
+from effects.operate.tables.alert_episodes import episodes
 from effects.store.db.sql import Window
-from effects.text.wording import duration
 
 BARS = "▁▂▃▄▅▆▇█"
 NOTHING, GAP = "·", " "
@@ -90,3 +95,64 @@ def _queues_table(queues: Sequence[QueueStats]) -> Table:
     ]  # fmt: skip
     columns = ("queue", "due", "held by limits", "oldest due", "longest due", "unresolved", "oldest due over time")
     return Table(columns, rows, empty="no live jobs")
+
+
+@click.command()
+@pass_context
+def metrics(context: Context) -> None:
+    """Print queue metrics in the Prometheus text format.
+
+    For the textfile collector of node_exporter, from cron. `effects work --metrics-port` serves the same metrics and
+    those of the worker.
+    """
+    click.echo(render(database_families(context.app)), nl=False)
+
+
+@click.group()
+def alerts() -> None:
+    """Check the alerts of the app (`Effects(alerts=[…])`)."""
+
+
+@alerts.command()
+@command
+def check(context: Context) -> CommandResult:
+    """Evaluate every alert and enqueue a job per new episode.
+
+    The built-in schedule `effects.alerts` does so every minute. Exit codes: 0 no alert fires, 1 an alert fires.
+    """
+    firing = check_alerts(context.app)
+    rows = [(fired.alert, fired.summary, fired.job_id) for fired in firing]
+    table = Table(("alert", "what", "new job"), rows, empty="no alerts firing")
+    return CommandResult(firing, table, exit_code=ExitCode.FINDINGS if firing else ExitCode.DONE)
+
+
+@alerts.command("list")
+@limit_option
+@command
+def list_alerts(context: Context, *, limit: int) -> CommandResult:
+    """List alerts with their rules and newest episodes."""
+    app = context.app
+    all_episodes = episodes(app.store)
+    states = []
+    for alert in app.alerts:
+        of_alert = [episode for episode in all_episodes if episode.alert == alert.name]
+        fires = ", ".join(episode.subject or "yes" for episode in of_alert if episode.open)
+        newest = max((episode.opened_at for episode in of_alert), default=None)
+        states.append(_AlertState(alert.name, str(alert.rule), alert.notify, fires or "no", newest))
+    return listed(states, limit, _alerts_table)
+
+
+class _AlertState(msgspec.Struct, frozen=True):
+    alert: str
+    rule: str
+    enqueues: str
+    fires: str
+    last_began: dt.datetime | None
+
+
+def _alerts_table(states: Sequence[_AlertState]) -> Table:
+    return Table(
+        ("alert", "rule", "enqueues", "fires", "last began"),
+        list(map(msgspec.structs.astuple, states)),
+        empty="no alerts",
+    )

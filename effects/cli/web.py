@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import limit_option, parse_age, reason_option
-from effects.cli.output import Table
-from effects.cli.results import CommandResult, command, listed
+from effects.cli.results import CommandResult, Table, command, listed
 from effects.errors import ConfigurationError
-from effects.process import lazy
-from effects.store.web_sessions import sign_ins
-from effects.store.web_sessions.sign_ins import WebSession
-from effects.web.addresses import DEFAULT_PORT, sign_in_url
-from effects.web.people import ROLES, Person, Role
+from effects.kit import lazy
+from effects.operate.tables import sign_ins
+from effects.operate.tables.sign_ins import WebSession
+from effects.web.security import DEFAULT_PORT, ROLES, Person, Role, sign_in_url
 
-if TYPE_CHECKING:
-    from effects.web import server
-else:
-    server = lazy.module("effects.web.server")  # needs the extra `web`
+with lazy.modules(__name__):
+    from effects.web import server  # needs the extra `web`
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_MAX_SECONDS = 7 * 86_400.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from effects.model.job import POISON_LOSSES, Job
+from effects.kit.logs import own_logger
+from effects.kit.text.scrub import class_name
+from effects.model.job import POISON, POISON_LOSSES, Job
 from effects.model.outcome import Cancelled, Detail, Done, Pause, Refused, Retry, Snooze, Unknown
 from effects.model.settlement import (
     AttemptEnd,
@@ -23,13 +24,12 @@ from effects.model.settlement import (
     WorkerLost,
 )
 from effects.retry import OnUnknown, RetryPolicy
-from effects.text.scrub import class_name
 
 Draw: TypeAlias = Callable[[], float]
 
 LEAST_SECONDS = 1.0  # between two attempts that begin, where the first answered Snooze or Pause
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 class Policy(Protocol):
@@ -164,7 +164,7 @@ def _later(job: Job, policy: Policy, pause: Snooze | Pause, least: float) -> Set
         job=job, status="queued", outcome="paused", verdict="not_done", refund_attempt=True,
         delay_seconds=behind + pause.seconds if behind else own_wait, age_seconds_forgiven=own_wait,
         error_code=pause.code, message=pause.reason, detail=pause.detail, pause_seconds=pause.seconds,
-        pause_parent=pause.parent,
+        pause_then=pause.then, pause_parent=pause.parent,
     )  # fmt: skip
 
 
@@ -182,9 +182,7 @@ def _unknown(job: Job, policy: Policy, failure: Unknown, outcome: str, draw: Dra
 def _lost(job: Job, policy: Policy, ending: WorkerLost, released: bool, draw: Draw) -> Settlement:
     verdict: Verdict | None = "unknown" if released else None
     if job.lost_count + 1 >= POISON_LOSSES:
-        settled = _dead(
-            job, "lost", verdict, "poison", f"{job.lost_count + 1} workers were lost while they ran it", None
-        )
+        settled = _dead(job, "lost", verdict, POISON, f"{job.lost_count + 1} workers were lost while they ran it", None)
     elif not released or _on_unknown(job, policy) == "repeat":
         settled = _lost_again(job, policy, ending, verdict)
     else:

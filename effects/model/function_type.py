@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Literal, TypedDict, TypeVar, cast, get_origin, get_type_hints
 
 from effects.errors import ConfigurationError
-from effects.model.attempt import Attempt
+from effects.kit.frames import relative
+from effects.kit.text.scrub import class_name
+from effects.kit.text.unsafe import nearest
+from effects.kit.text.wording import described
+from effects.model.job import Attempt
 from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer, Outcome
-from effects.process.frames import relative
+from effects.model.schedules import Schedule
 from effects.retry import OnUnknown, RetryPolicy
-from effects.scheduling.schedules import Schedule
-from effects.text.nearest import nearest
-from effects.text.scrub import class_name
-from effects.text.wording import described
 
 P = TypeVar("P")
 Release = Literal["before", "manual"]
@@ -44,6 +44,18 @@ class JobPolicies(TypedDict, total=False):
     keep_error_text: bool | None
     placeholders: tuple[str, ...]
     captured_in_tests: bool
+    internal: bool
+    trusted_fields: tuple[str, ...]
+
+
+# What others call it, or where it belongs → what to write.
+_ELSEWHERE = {
+    **dict.fromkeys(("max_attempts", "max_retries", "retries", "attempts"), "retry=RetryPolicy(max_attempts=…)"),
+    **dict.fromkeys(("backoff", "retry_backoff"), "retry=Exponential(…), or another policy of effects.retry"),
+    **dict.fromkeys(("timeout", "time_limit", "timeout_seconds"), "time_limit_seconds="),
+    **dict.fromkeys(("key", "delay", "run_at", "group_key", "limit_key"), "it to each job: .enqueue(…)"),
+    **dict.fromkeys(("rate", "rate_limit", "concurrency"), "each job a limit_key, and limits by `effects limits set`"),
+}
 
 
 class FunctionJobType(JobType[P], Generic[P]):
@@ -116,7 +128,8 @@ class FunctionJobType(JobType[P], Generic[P]):
         for policy in policies:
             if policy not in JobPolicies.__annotations__:
                 valid = sorted(JobPolicies.__annotations__)
-                raise self.refusal(f"there is no policy {policy!r} (known: {', '.join(valid)}){nearest(policy, valid)}")
+                hint = f"; give {_ELSEWHERE[policy]}" if policy in _ELSEWHERE else nearest(policy, valid)
+                raise self.refusal(f"there is no policy {policy!r}{hint} (known: {', '.join(valid)})")
 
     def _payload(self, parameter: inspect.Parameter, names: Mapping[str, Any]) -> type[P]:
         if parameter.annotation is parameter.empty:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from effects.kit.text.redact import repr_without
+from effects.kit.text.wording import shown_status
 from effects.retry import OnUnknown
-from effects.text.redact import repr_without
 
 JobStatus: TypeAlias = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled"]
 LIVE: tuple[JobStatus, ...] = ("queued", "running", "failed")
 ENDED: tuple[JobStatus, ...] = ("succeeded", "dead", "cancelled")
+LIVE_SHOWN = tuple(map(shown_status, LIVE))  # what people and scripts say
 
-DEFAULT_QUEUE = "default"
+DEFAULT_QUEUE = "default"  # of blocking job types that name none
+ASYNC_QUEUE = "async"  # of `async def` ones
+HOUSEKEEPING_QUEUE = "effects"  # of our own jobs; every worker serves it, unless it is told not to
 QUARANTINE_QUEUE = "quarantine"  # a job whose worker vanished runs here next, one at a time
 DEFAULT_PRIORITY = 5
+PRIORITY_MIN, PRIORITY_MAX = -32_000, 32_000
 
 PAYLOAD_BYTES_MAX = 64 * 1024
+POISON = "poison"  # the error code of a job that lost as many workers as it may
 POISON_LOSSES = 5  # workers a job may lose before it is dead-lettered as poison
 
 AttemptId: TypeAlias = tuple[int, int]  # of the job, and the lease token
+Loaded: TypeAlias = Mapping[int, Any]  # job id → what `JobType.load` fetched for it
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +43,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             job's receipt; with another payload it raises IdempotencyConflict.
         queue, priority, max_attempts: override the job type's own. Lower priority numbers run first.
         run_at: not before this time (aware). Default: now.
-        delay: not before this long from now, by the clock of the database: a timedelta or seconds, above 0, at most a
+        delay: not before this long from now, by the clock of the database: a timedelta or seconds, 0 (now) to a
             hundred years. Not together with `run_at`.
         expires_at: an attempt never starts after this time (aware); the job ends cancelled, code `expired`.
         group_key: jobs of one group run strictly in the order of enqueue, one in flight.
@@ -101,7 +108,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     group_key: str | None = None
     limit_key: str | None = None
     quarantined_from: str | None = None
-    has_attempts: bool = False  # earlier ones, each with a row of its own
+    has_attempts: bool = False  # earlier ones, each with its own row
     requeued_from: int | None = None
     trace_context: str | None = None
     on_unknown: OnUnknown | None = None
@@ -124,4 +131,64 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return repr_without(self, ("payload",))
 
 
-Loaded: TypeAlias = Mapping[int, Any]  # job id → what `JobType.load` fetched for it
+class Attempt(Protocol):
+    """The running attempt, as its handler sees it."""
+
+    @property
+    def job(self) -> Job:
+        """The job: `id`, idempotency `key` (the same for every attempt and requeue), `trace_context`, and so on."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """1 for the first attempt."""
+        ...
+
+    @property
+    def loaded(self) -> Any:
+        """What `JobType.load` returned for this job, or None."""
+        ...
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether cancellation was requested; return `Cancelled()` if the effect has not happened."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """The worker ends once nothing is due (`effects work --drain`): it can keep nothing open for later jobs."""
+        ...
+
+    private: Any
+    """Facts for the ledger of this job type, in a class of your own: digests, replies, addresses. Default None.
+
+    The ledger reads them as `Settlement.private`; the core never logs, shows or stores them. Assign a new value rather
+    than change the old one, which another thread may be recording.
+    """
+
+    def remaining_seconds(self) -> float:
+        """Seconds until the attempt's time limit. A transport must end by itself before that."""
+        ...
+
+    def release(self) -> None:
+        """Record durably that the effect may now happen.
+
+        After it returns, a crash makes the effect *unknown* rather than a plain retry. Types whose policy is
+        `repeat` need not call it: their claim counts as the release.
+
+        It waits for the database: in `async def perform` write `await attempt.release_async()`.
+
+        Raises:
+            LeaseLost: the job is no longer this attempt's, it was cancelled, or its handler has answered (and left a
+                task or thread behind, which calls this). The effect must not be carried out.
+            ConfigurationError: it was called on the worker's event loop, which would wait for it.
+        """
+        ...
+
+    async def release_async(self) -> None:
+        """Record durably that the effect may now happen: `release`, awaited, while other handlers go on.
+
+        Raises:
+            LeaseLost: as `release`.
+        """
+        ...

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -14,22 +13,21 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import errors
-from effects.arguments import optional, printable
 from effects.errors import ConfigurationError, KeyUnavailable, PayloadInvalid, SealInvalid
-from effects.logs import RateLimitedLogger
-from effects.model.advice import Explanation, Instead
-from effects.model.attempt import Attempt
-from effects.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Job
+from effects.kit.arguments import optional, printable
+from effects.kit.frames import relative
+from effects.kit.logs import RateLimitedLogger, own_logger
+from effects.kit.text.database_error import database_condition
+from effects.kit.text.redact import secret_texts, sensitive_fields
+from effects.kit.text.scrub import CODE_CHARS_MAX, class_name
+from effects.kit.text.wording import described
+from effects.model.advice import DoctorFinding, Explanation, Instead
+from effects.model.job import ASYNC_QUEUE, DEFAULT_PRIORITY, DEFAULT_QUEUE, Attempt, Job
 from effects.model.ledger import Ledger
 from effects.model.outcome import HandlerAnswer, Outcome, Refused, Retry, Snooze, Unknown
 from effects.model.payload_codec import PayloadCodec
-from effects.process.frames import relative
+from effects.model.schedules import Schedule
 from effects.retry import OnUnknown, RetryPolicy
-from effects.scheduling.schedules import Schedule
-from effects.text.database_error import database_condition
-from effects.text.redact import sensitive_fields
-from effects.text.scrub import CODE_CHARS_MAX, class_name
-from effects.text.wording import described
 
 P = TypeVar("P")
 OPERATOR_WAIT_SECONDS = 60.0  # while a worker lacks a setting, such as a key in EFFECTS_KEYS
@@ -37,7 +35,7 @@ WAITS_FOR_OPERATOR = "waits_for_operator"  # the error code meanwhile
 PAYLOAD_INVALID = "payload_invalid"  # the error code of what can never be read
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,11 @@ class Routing:
 _NOWHERE_ELSE = Routing()
 
 
+def _queue_by_kind(job_type: JobType[Any]) -> str:
+    """Of a type that names none. `async def` types have one to themselves, so that no thread bounds them."""
+    return ASYNC_QUEUE if job_type.is_async else DEFAULT_QUEUE
+
+
 class JobType(Generic[P]):
     """Subclass it, set the names and policies, write `perform`, register an instance.
 
@@ -61,6 +64,7 @@ class JobType(Generic[P]):
             `Annotated[…, Sensitive]` are sealed in the database, and left out of its `repr`.
         queue: Queues have threads of their own, so that one never delays another. A queue whose job types are all
             `async def` has 1,024 attempts in flight instead; in one with both kinds an async attempt takes up a thread.
+            Default: `default`, or `async` where `perform` is `async def`.
         priority: lower runs first; any small integer. Default 5.
         fair: limit keys take turns in the queue of this type, whosever jobs are older; jobs without a key take
             turns as one. Within a priority. Default no: the oldest due job first.
@@ -86,13 +90,16 @@ class JobType(Generic[P]):
             90 days.
         captured_in_tests: whether `effects.testing.Toolkit` records such jobs instead of carrying them out: for types
             of packages that send something. Default no.
+        internal: whether only our own code enqueues it, as a step of something that was checked: `effects grants` lets
+            no role enqueue it. Default no.
+        trusted_fields: fields of its payload that only trusted code fills: `effects_enqueue` refuses them.
         keep_error_text: whether the text of an exception is kept with its attempt, sealed where EFFECTS_KEYS is set.
             Default: EFFECTS_ERROR_TEXTS, no.
     """
 
     name: str = ""
     payload: type[P] = dict  # type: ignore[assignment]
-    queue: str = DEFAULT_QUEUE
+    queue: str = cached_property(_queue_by_kind)  # type: ignore[assignment]
     priority: int = DEFAULT_PRIORITY
     fair: bool = False
     reserved_share: float = 0.0
@@ -108,6 +115,8 @@ class JobType(Generic[P]):
     retention_days: float | None = None
     retention_effects_days: float | None = None
     captured_in_tests: bool = False
+    internal: bool = False
+    trusted_fields: tuple[str, ...] = ()
     keep_error_text: bool | None = None
 
     def perform(self, payload: P, attempt: Attempt) -> HandlerAnswer:
@@ -139,6 +148,14 @@ class JobType(Generic[P]):
         """
         return None
 
+    def clear_names(self, payload: P) -> Sequence[str]:
+        """Return names that an error text may show, although a sensitive field of the payload holds the same text.
+
+        For what the type itself calls something by, such as the variables of a template. What the payload's other
+        fields hold is in clear anyway. Default: none.
+        """
+        return ()
+
     def can_ask(self, job: Job) -> bool:
         """Whether the peer can report the result of an attempt that was lost after its release.
 
@@ -160,16 +177,48 @@ class JobType(Generic[P]):
             ConfigurationError, EnqueueError: names the field; quotes no value that may be personal.
         """
 
+    def check_followers(self, connection: Connection, payload: P) -> None:
+        """Refuse a payload in advance, as `check_declared`, by what the database has: what its job will lead to later.
+
+        Called by `effects init`, once there are tables, `effects schedules add` and `effects doctor`. Reads only.
+        Default: nothing to look at.
+
+        Raises:
+            ConfigurationError, EnqueueError: as `check_declared`.
+        """
+
+    def examine(self) -> Iterable[DoctorFinding]:
+        """Say what `effects doctor` shows of what this type needs: logins, files, peers. Reads only, and asks no peer.
+
+        Default: nothing.
+        """
+        return ()
+
+    def declared_jobs(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
+        """Return the jobs that this type enqueues by a setting of the app: setting → name of a type, sample payload.
+
+        `effects init` and `effects doctor` look whether such a job would be refused. Default: none.
+        """
+        return {}
+
     def max_in_flight(self, limit_key: str) -> int | None:
-        """Return how many attempts of this limit key one worker may have at a time, by what the peer bears: 1 or more.
+        """Return how many attempts of this limit key one worker may have at a time, by what peer or machine bears.
 
         Called for each key with due jobs at each claim of this type's queue, in the worker's process: answer from
-        memory. The key's own limits hold besides. None (the default): no such bound.
+        memory. The key's own limits hold besides. 0: none before an attempt of the queue ends. None (the default): no
+        such bound.
         """
         return None
 
     def limit_keys_of(self, connection: Connection, tenant: str) -> Sequence[str]:
         """Return the limit keys that belong to a tenant of the app, by which its jobs are listed. Default: none."""
+        return ()
+
+    def examine_rows(self, connection: Connection) -> Iterable[DoctorFinding]:
+        """Say what in this type's tables needs a person, such as a peer that fails: what, and what to do about it.
+
+        `effects doctor` and `effects status` show it. In few statements, whatever the number of rows. Default: nothing.
+        """
         return ()
 
     def worker_starts(self) -> None:
@@ -224,7 +273,7 @@ class JobType(Generic[P]):
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Delete rows of this type's own that no effect needs any more and that are older than `keep_seconds`.
 
-        In small batches, each in a transaction of its own; `go_on` is asked before each. Called by `effects prune`
+        In small batches, each in its own transaction; `go_on` is asked before each. Called by `effects prune`
         after the ledgers have been pruned.
 
         Returns:
@@ -277,6 +326,10 @@ class JobType(Generic[P]):
     def sensitive(self) -> tuple[str, ...]:
         """The payload's fields that are sealed in the database, by their names in JSON."""
         return sensitive_fields(self.payload)
+
+    def secrets_of(self, payload: P) -> list[str]:
+        """What a report of an attempt must not show of its payload, for `redact`."""
+        return secret_texts(payload, self.sensitive, clear=(self.name, *self.clear_names(payload)))
 
 
 def routing_of(job_type: JobType[P], payload: P) -> Routing:

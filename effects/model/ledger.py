@@ -6,15 +6,15 @@ property test holds them equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from sqlalchemy import Connection
 
 from effects.model.settlement import Execution, Settlement, Verdict
-from effects.store.db.store import Statement, Store
 
 LedgerState: TypeAlias = Literal["intended", "released", "done", "refused", "unknown", "abandoned"]
+Statement: TypeAlias = Callable[[Any], str]  # from the words of a database, `Sql`, to the text of a statement
 LEDGER_STATES: tuple[LedgerState, ...] = get_args(LedgerState)
 
 
@@ -33,7 +33,7 @@ class LedgerRow(NamedTuple):
 class Ledger(Protocol):
     """The interface of a ledger, which writes one batch at a time in the core's transaction.
 
-    Its table has the columns of `ledger_columns`, and any others.
+    Its table has the columns of `ledger_columns`, and any others. `store` is the `Store` of the Effects.
     """
 
     table: str  # without the prefix
@@ -51,28 +51,28 @@ class Ledger(Protocol):
         """What the ledger keeps of this attempt when it is released, as a text."""
         ...
 
-    def record(self, store: Store, connection: Connection, settled: Sequence[Settlement]) -> None:
+    def record(self, store: Any, connection: Connection, settled: Sequence[Settlement]) -> None:
         """Fold these verdicts into the effects' states.
 
         What `perform` left for this is `Settlement.private`. It is None where an attempt was lost with its worker.
         """
         ...
 
-    def find(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+    def find(self, store: Any, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The effects that a person may mean by this key, for `effects why`; at most 100."""
         ...
 
-    def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
+    def about(self, store: Any, connection: Connection, key: str) -> Mapping[str, str]:
         """What a person must know of the effect of this name to look into it, such as the URL of its endpoint. Nothing
         personal; empty if its job says it all.
         """
         ...
 
-    def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
+    def holders(self, store: Any, connection: Connection, key: str) -> Sequence[LedgerRow]:
         """The effects whose jobs have exactly this key, at most one a job type; none where many jobs make an effect."""
         ...
 
-    def why_none(self, store: Store, connection: Connection, key: str) -> str | None:
+    def why_none(self, store: Any, connection: Connection, key: str) -> str | None:
         """Where this package knows the key and it has no effect: words for an operator. None where it is unknown."""
         ...
 

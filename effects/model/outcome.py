@@ -16,7 +16,7 @@ subclass of one (`class CardDeclined(Refused)`) has the same fate.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -67,8 +67,9 @@ class Done(_Outcome):
 
     `apply` is database work of the handler's own (a follow-up job, a counter). It runs in the transaction
     that records the outcome, behind the same fence: both commit or neither does, and a worker that lost
-    its lease applies nothing. If `apply` itself fails, the attempt counts as failed with code `apply_failed`. Where it
-    is the whole effect it may raise `Refused`: nothing happened, and no retry helps.
+    its lease applies nothing. It may take 10 s, including what it waits for, and must not end the transaction. If it
+    fails, the attempt counts as failed with code `apply_failed`, and its effect as unknown. Where it is the whole
+    effect it may raise `Refused`: nothing happened, and no retry helps.
     """
 
     apply: Apply | None = None
@@ -123,6 +124,11 @@ class Pause(_Outcome):
     With `after_seconds` this job waits so much longer than its key, so that another one is tried first: a job that is
     refused again and again does not block all the others. With `seconds=0` it waits alone, and its key does
     not rest. As after a `Snooze`, the job's next attempt begins a second after this one began, at the earliest.
+
+    `then`: for a fault that lasts until an operator mends it, such as a login that is refused. The key rests for
+    `seconds` at the first such answer, for `then[0]` at the next, and so on, for the last of them from then on. After
+    each rest one attempt at a time starts, until one is answered (done or refused). What comes in during a rest, of
+    attempts that were claimed before it, makes it no longer.
     """
 
     seconds: float
@@ -131,6 +137,7 @@ class Pause(_Outcome):
     detail: Detail | None = None
     parent: bool = False
     after_seconds: float | None = None
+    then: Sequence[float] = ()
 
 
 @dataclass(eq=False)

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
+from types import NoneType
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from effects.errors import PayloadInvalid
+from effects.kit.plain_values import NOT_JSON, NoJsonForm, path_of_fault, to_plain
+from effects.kit.text.redact import why_invalid, why_unfit
+from effects.kit.text.wording import described
 from effects.model.job import PAYLOAD_BYTES_MAX
-from effects.text.payload_json import encode_dict
-from effects.text.redact import why_invalid
-from effects.text.unfit import why_unfit
 
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # construction is expensive
+_NAMES, _PLAIN = frozenset([str]), frozenset([str, int, bool, NoneType])  # msgspec writes these as `json` does
 P = TypeVar("P")
 SEALED = "$sealed"  # where a stored payload keeps its sensitive fields
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as an escape, not as a backslash and letters
+
+
+def encode_dict(payload: Any) -> str:
+    """Encode it compactly.
+
+    Raises:
+        TypeError, ValueError: something in it has no JSON, such as a date, a number that is not one, or a circle.
+        UnicodeEncodeError: a text has half a character.
+    """
+    is_plain = type(payload) is dict and _PLAIN.issuperset(map(type, payload.values()))
+    if is_plain and _NAMES.issuperset(map(type, payload)):
+        return msgspec.json.encode(payload).decode()
+    return _JSON.encode(payload)
 
 
 class PayloadCodec(Generic[P]):
@@ -73,19 +91,35 @@ class PayloadCodec(Generic[P]):
         return msgspec.json.Decoder(self._class)
 
     def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
-        if self._class is dict:
-            return cast("P", payload), encode_dict(payload)
-        typed = msgspec.convert(_plain(payload), self._class)
-        return typed, msgspec.json.encode(typed).decode()
+        if self._class is not dict:
+            typed = msgspec.convert(_plain(payload), self._class)
+            text = msgspec.json.encode(typed, enc_hook=to_plain).decode()
+            if "null" in text:  # as msgspec writes NaN and infinities, which `json` refuses
+                encode_dict(to_plain(typed))
+            return typed, text
+        try:
+            text = encode_dict(payload)
+        except TypeError:  # it holds what is no JSON, such as a Decimal, or is a model
+            payload = to_plain(payload)
+            text = encode_dict(payload)
+        if not isinstance(payload, Mapping):
+            raise NoJsonForm(f"{described(payload)} is no JSON object: give a dict, a dataclass, a Struct or a model")
+        return cast("P", payload), text
 
     def _why_unfit(self, error: Exception, payload: P | Mapping[str, Any]) -> str:
         if isinstance(error, msgspec.ValidationError):
             return why_unfit(error, _plain(payload), self._class)
-        return why_invalid(error)
+        reason, path = str(error) if isinstance(error, NoJsonForm) else why_invalid(error), ""
+        if isinstance(error, UnicodeEncodeError):
+            reason = "a text has half of a surrogate pair"
+        if isinstance(error, NOT_JSON):
+            with suppress(Exception):  # of the payload's own classes
+                path = path_of_fault(payload, lambda part: encode_dict(to_plain(part)).encode())
+        return f"{reason} - at `${path}`" if path else reason
 
     def _invalid(self, problem: str) -> PayloadInvalid:
         return PayloadInvalid(f"{self._job_type}: {problem}")
 
 
 def _plain(payload: object) -> object:
-    return payload if isinstance(payload, Mapping) else msgspec.to_builtins(payload)
+    return payload if isinstance(payload, Mapping) else to_plain(payload)

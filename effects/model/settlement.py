@@ -5,12 +5,14 @@ claim ─▶ Execution(job, payload) ─▶ load: loaded ─▶ perform: private
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from effects.model.job import Job, JobStatus
+from effects.model.job import Job, JobStatus, NewJob
 from effects.model.outcome import Apply, Detail, Outcome
 
 Verdict: TypeAlias = Literal["done", "not_done", "unknown"]
@@ -62,7 +64,7 @@ class Execution(msgspec.Struct, frozen=True):
     """What is known of one attempt. Each step adds its part, to a copy.
 
     `payload`: decoded once, by the job type. `loaded`: the job's entry from `JobType.load`. `private`: set by `perform`
-    for the ledger of its type (`Attempt.private`).
+    for the ledger of its type (`Attempt.private`). `span`: the `effects.telemetry.AttemptSpan`, where the app has any.
     """
 
     job: Job
@@ -70,6 +72,7 @@ class Execution(msgspec.Struct, frozen=True):
     loaded: Any = None
     private: Any = None
     outcome: AttemptEnd | None = None
+    span: Any = None
 
     def __repr__(self) -> str:
         """The job alone: everything else may hold secrets."""
@@ -90,14 +93,15 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float = 0.0
     refund_attempt: bool = False
     pause_seconds: float = 0.0  # how long the whole limit key is paused
+    pause_then: Sequence[float] = ()  # see `Pause.then`
     pause_parent: bool = False  # it is the key above the job's that rests
     age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
     lost: bool = False
     error_code: str | None = None
     message: str | None = None
     error_type: str | None = None
-    stack: str | None = None  # see `effects.process.frames`
-    error_text: Detail | None = None  # as stored, see `effects.error_text`
+    stack: str | None = None  # see `effects.kit.frames`
+    error_text: Detail | None = None  # as stored, see `effects.keys.sealing`
     logged_error: BaseException | None = None  # what the log is given as `exc_info`
     detail: Detail | None = None
     apply: Apply | None = None
@@ -119,3 +123,38 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     def concerns_effect(self) -> bool:
         """False if the job was merely returned without running, which does not concern the ledger."""
         return self.ends or self.outcome != ""
+
+
+class AttemptSpan(Protocol):
+    """One attempt, from its start until its outcome is recorded. No method may raise."""
+
+    def enter(self) -> Callable[[], object]:
+        """Make it the current one of the calling thread or task; what is returned undoes that, in the same one."""
+        ...
+
+    def released(self) -> None:
+        """Its effect may happen from now on: that is recorded."""
+        ...
+
+    def end(self, settlement: Settlement, *, recorded: bool) -> None:
+        """The attempt has ended so, and that is recorded, or was refused because its job was no longer this worker's.
+
+        Not called where an attempt's outcome could not be written.
+        """
+        ...
+
+
+class Telemetry(Protocol):
+    """No method may raise for a reason of its own."""
+
+    def enqueuing(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Callable[[Sequence[int]], object]]:
+        """A span around the writing of these jobs; it is told their ids."""
+        ...
+
+    def trace_context(self) -> str | None:
+        """The current context as text, for `trace_context` of a job that was given none."""
+        ...
+
+    def start(self, job: Job) -> AttemptSpan:
+        """An attempt of the job starts now."""
+        ...

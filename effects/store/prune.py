@@ -13,18 +13,14 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from effects.crashpoints import point
-from effects.store.audit_log import entries
-from effects.store.bulk.records import OLD_BULKS
-from effects.store.db.old_rows import PAGE, Ages, delete_page, may_continue, old_rows
+from effects.kit.crashpoints import point
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
+from effects.store.db.walk import PAGE, Ages, Page, delete_page, may_continue, old_rows
 from effects.store.limits.key_limits import LIMIT_COLUMNS
-from effects.store.operator.dead_letters import closed
-from effects.store.queue.unresolved import is_unknown
-from effects.store.recovery.failover_records import OLD_EVIDENCE, OLD_FAILOVERS
-from effects.store.schema.operator_tables import PRUNED_JOBS
-from effects.walk import Page
+from effects.store.queue.unresolved import is_resolved, is_unknown
+from effects.store.schema.tables import ORPHAN, PRUNED_JOBS
+from effects.store.workers import needs_person, present_id
 
 # -- ended jobs ------------------------------------------------------------------------------------------
 
@@ -74,7 +70,7 @@ def _may_go(sql: Sql, tables: tuple[str, ...]) -> str:
     AND NOT {sql.exists(f"FROM {sql.unresolved} AS u WHERE u.job_id = h.id")}
     AND CASE WHEN h.status = 'succeeded' THEN true
         WHEN h.status = 'cancelled' AND NOT {unknown} THEN true
-        ELSE {closed(sql, sql.number("dead"))} END"""
+        ELSE {is_resolved(sql, sql.number("dead"))} END"""
 
 
 @cache
@@ -186,9 +182,28 @@ def _old_slots(sql: Sql) -> str:
 OLD_SLOTS = old_rows("definition_runs", "definition_id, slot", _old_slots)
 
 
+def _old_bulks(sql: Sql) -> str:
+    """One that was given up counts as well."""
+    return f"SELECT id FROM {sql.bulk_actions} WHERE updated_at <= {sql.after('-' + sql.number('age'))}"
+
+
+OLD_BULKS = old_rows("bulk_actions", "id", _old_bulks)
+
+
 def bulks(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
     """One page of bulk actions that nothing has moved for as long as the audit log is kept."""
     return delete_page(store, OLD_BULKS, seconds, cursor, dry_run=dry_run)
+
+
+def _old_evidence(sql: Sql) -> str:
+    """Orphans stay until someone has resolved their failover."""
+    unresolved = f"FROM {sql.failovers} AS f WHERE f.id = e.failover_id AND f.resolved_at IS NULL"
+    return f"""
+    SELECT id FROM {sql.evidence} AS e WHERE {sql.seconds("e.created_at")} >= {sql.number("age")}
+    AND NOT (e.fate = '{ORPHAN}' AND {sql.exists(unresolved)})"""
+
+
+OLD_EVIDENCE = old_rows("evidence", "id", _old_evidence)
 
 
 def evidence(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
@@ -196,11 +211,29 @@ def evidence(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> 
     return delete_page(store, OLD_EVIDENCE, seconds, cursor, dry_run=dry_run)
 
 
+def _old_failovers(sql: Sql) -> str:
+    """The newest one is the present history; one that needs a person stays, as does one of which there is evidence."""
+    return f"""
+    SELECT id FROM {sql.failovers} AS f WHERE {sql.seconds("f.noticed_at")} >= {sql.number("age")}
+    AND f.id < {present_id(sql)} AND NOT {needs_person()}
+    AND NOT {sql.exists(f"FROM {sql.evidence} AS e WHERE e.failover_id = f.id")}"""
+
+
+OLD_FAILOVERS = old_rows("failovers", "id", _old_failovers)
+
+
 def failovers(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
     """One page of failovers long ago that need no person, without the present history."""
     return delete_page(store, OLD_FAILOVERS, seconds, cursor, dry_run=dry_run)
 
 
+def _old_entries(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.audit_log} WHERE created_at <= {sql.after('-' + sql.number('age'))}"
+
+
+OLD_ENTRIES = old_rows("audit_log", "id", _old_entries)
+
+
 def audit_log(store: Store, *, seconds: float, cursor: object, dry_run: bool) -> Page:
     """One page of entries of the audit log that are past their retention."""
-    return delete_page(store, entries.OLD_ENTRIES, seconds, cursor, dry_run=dry_run)
+    return delete_page(store, OLD_ENTRIES, seconds, cursor, dry_run=dry_run)

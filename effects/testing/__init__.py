@@ -9,7 +9,7 @@
 Under pytest the fixture `effects_toolkit` gives one. The database is a real one, with the real worker.
 """
 
-from effects.http.network import NetworkRefused
+from effects.kit.network import NetworkRefused
 from effects.testing.recorder import Captured
 from effects.testing.toolkit import Enqueued, Toolkit
 

@@ -11,8 +11,7 @@ from typing import Any, cast
 from sqlalchemy import Connection
 
 from effects.errors import DeliveryError, LeaseLost
-from effects.model.attempt import Attempt
-from effects.model.job import Job
+from effects.model.job import Attempt, Job
 from effects.model.job_type import JobType
 from effects.model.outcome import Apply, Done, Outcome
 from effects.model.registry import Registry
@@ -38,6 +37,7 @@ class Recorder:
 
     def __init__(self, registry: Registry) -> None:
         self.captured: dict[str, Captured] = {}
+        self.answered: set[str] = set()  # of those, what the test has given an outcome
         self.errors: list[Exception] = []  # of handlers, oldest first, each with a note of its job
         self._registry = registry
         self._before: dict[str, JobType[Any] | None] = {}  # None: added by the test
@@ -85,6 +85,7 @@ class Recorder:
         current = self._registry.get(name)
         self._before.setdefault(name, current)
         captured = self.captured[name] = Captured(name)
+        (self.answered.discard if outcome is None else self.answered.add)(name)
         recording = copy.copy(current)
 
         def perform(payload: Any, attempt: Attempt) -> Outcome:

@@ -1,10 +1,13 @@
-"""The toolkit itself: see `effects.testing`."""
+"""The toolkit itself, and how it crashes workers: see `effects.testing`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,25 +17,73 @@ from typing import Any, Self
 import msgspec
 from sqlalchemy import MetaData
 
-from effects.app import Effects, installed_tables
-from effects.default_app import default, replace_default
+from effects.app.default import default, replace_default
+from effects.app.effects import Effects, installed_tables
 from effects.errors import ConfigurationError
-from effects.http.network import replace_network_rule
+from effects.keys.sealing import open_payload
+from effects.kit import crashpoints
+from effects.kit.importing import entry_points
+from effects.kit.network import replace_network_rule
+from effects.kit.text.redact import HIDDEN
+from effects.kit.text.unsafe import nearest
+from effects.kit.text.wording import described
 from effects.model.job_type import JobType
 from effects.model.outcome import Outcome
-from effects.process.entry_points import entry_points
-from effects.secrets.sealing import open_payload
-from effects.sessions.joining import AnySession
-from effects.store.queue.job_rows import payloads
-from effects.store.schedules import definitions
-from effects.testing.crashes import check_point, crash_worker
-from effects.testing.databases import check_name, choose_database, empty_tables, restart_schedules
+from effects.store import schedules
+from effects.store.queue.job_rows import dead_letters, payloads
+from effects.store.sessions.joining import AnySession
+from effects.testing.databases import (
+    SharedTransaction,
+    check_name,
+    choose_database,
+    empty_tables,
+    redirected,
+    restart_schedules,
+)
+from effects.testing.loops import ToolkitRuntime
 from effects.testing.recorder import Captured, Recorder
-from effects.testing.redirect import redirected
-from effects.testing.shared import SharedTransaction
-from effects.text.redact import HIDDEN
-from effects.text.wording import described
 from effects.worker import DrainResult, Worker
+
+
+def check_point(name: str) -> None:
+    """
+    Raises:
+        ValueError: no crash point has this name; lists those there are.
+    """
+    if name not in crashpoints.POINTS:
+        raise ValueError(
+            f"no crash point {name!r} is declared{nearest(name, crashpoints.POINTS)} (there are "
+            f"{', '.join(sorted(crashpoints.POINTS))}; an app declares its own by effects.crashpoints.declare)"
+        )
+
+
+def crash_worker(app: Effects, point: str, nth: int, max_seconds: float, runtime: ToolkitRuntime) -> None:
+    """Let a forked worker do what is due, and be killed (SIGKILL) where it passes `point` for the n-th time.
+
+    Raises:
+        AssertionError: it ended without passing it.
+    """
+    runtime.before_fork()
+    app.engine.dispose()  # a SQLite connection must not be carried over a fork
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads. The child starts its own and takes no lock of ours.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _work(app, point, nth, max_seconds, runtime)
+    _, status = os.waitpid(child, 0)
+    if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
+        raise AssertionError(f"the worker ended without passing {point} {f'{nth} times' if nth > 1 else ''}".strip())
+
+
+def _work(app: Effects, point: str, nth: int, max_seconds: float, runtime: ToolkitRuntime) -> None:
+    """The child's whole life; it never returns."""
+    try:
+        crashpoints.install(crashpoints.plan(point, nth=nth))
+        Worker(app, runtime=runtime).drain(max_seconds)
+    finally:
+        os._exit(0)
+
 
 _DRAIN_SECONDS = 30.0
 _UPKEEP = "effects."
@@ -97,6 +148,7 @@ class Toolkit:
         self._metadata = metadata
         self._allow_loopback = allow_loopback
         self._recorder = Recorder(self.app.job_types)
+        self._runtime = ToolkitRuntime()
         self._stack = ExitStack()
         self._clock_moved = False  # since the last drain
 
@@ -112,6 +164,7 @@ class Toolkit:
                 self._metadata.create_all(self.app.engine)
             stack.callback(self._recorder.restore)
             self._recorder.start()
+            stack.enter_context(self._runtime)
             self._stack = stack.pop_all()
         return self
 
@@ -130,8 +183,8 @@ class Toolkit:
 
     def _register_schedules(self) -> None:
         """As `effects init` does. Upkeep's own (`effects.prune`) stay out: a test counts the jobs of the app."""
-        schedules = [schedule for schedule in self.app.schedules.values() if not schedule.name.startswith(_UPKEEP)]
-        definitions.register(self.app.store, schedules)
+        declared = [schedule for schedule in self.app.schedules.values() if not schedule.name.startswith(_UPKEEP)]
+        schedules.register(self.app.store, declared)
         restart_schedules(self.app.store)
 
     def _redirected(self, folder: Path) -> AbstractContextManager[None]:
@@ -234,15 +287,21 @@ class Toolkit:
 
     # -- time and work -----------------------------------------------------------------------------------
 
-    def drain(self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True) -> DrainResult:
+    def drain(
+        self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True, expect_dead: str | Collection[str] = ()
+    ) -> DrainResult:
         """Let a worker do everything that is due, in this process. Retries due later wait: see `move_clock`.
 
         Args:
-            raises: whether an exception of a handler, which a worker would record, is raised here at the end.
+            raises: whether an exception of a handler, which a worker would record, is raised here at the end, and a
+                dead letter is an error.
+            expect_dead: job types of which a job is to end dead (refused, out of attempts, or held as unknown) in this
+                drain. What was captured with an outcome of the test's own may.
 
         Raises:
             Exception: the first that a handler raised, with a note that names its job.
-            AssertionError: something was still due after `max_seconds`.
+            AssertionError: something was still due after `max_seconds`; a job ended dead that was not expected to; or
+                none of an expected type did.
         """
         if self._shared is not None and self._shared.is_open:
             raise AssertionError("a session of the app is in a transaction: commit or close it before the drain")
@@ -251,22 +310,41 @@ class Toolkit:
         errors.clear()
         self._skip_slots_of_meanwhile()
         self._clock_moved = False
-        result = Worker(self.app).drain(max_seconds)
+        before = {letter.id for letter in dead_letters(self.app.store)}
+        result = Worker(self.app, runtime=self._runtime).drain(max_seconds)
         if raises and errors:
             if len(errors) > 1:
                 errors[0].add_note(f"and {len(errors) - 1} more of this drain; see drain(raises=False)")
             raise errors[0]
         if raises and not result.finished:
             raise AssertionError(f"jobs were still due after {max_seconds:g} s")
+        if raises:
+            self._check_dead(
+                [letter for letter in dead_letters(self.app.store) if letter.id not in before], expect_dead
+            )
         return result
 
-    async def drain_async(self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True) -> DrainResult:
+    def _check_dead(self, letters: Sequence[Any], expect_dead: str | Collection[str]) -> None:
+        """Fail for a dead letter that the test did not expect, and for one that it did and that is not there."""
+        expected = {expect_dead} if isinstance(expect_dead, str) else set(expect_dead)
+        surprises = [letter for letter in letters if letter.job_type not in expected | self._recorder.answered]
+        if surprises:
+            lines = [f"job {each.id} {each.job_type} ({each.error_code}): {each.last_error}" for each in surprises]
+            types = ", ".join(repr(name) for name in sorted({letter.job_type for letter in surprises}))
+            jobs = "\n  ".join(lines)
+            raise AssertionError(f"ended dead:\n  {jobs}\nIf the test is about that: drain(expect_dead=[{types}])")
+        if missing := expected - {letter.job_type for letter in letters}:
+            raise AssertionError(f"expected to end dead, and no job did: {', '.join(sorted(missing))}")
+
+    async def drain_async(
+        self, max_seconds: float = _DRAIN_SECONDS, *, raises: bool = True, expect_dead: str | Collection[str] = ()
+    ) -> DrainResult:
         """`drain` in a thread, so that the event loop, which the app under test may need, goes on meanwhile.
 
         Raises:
             As `drain`.
         """
-        return await asyncio.to_thread(self.drain, max_seconds, raises=raises)
+        return await asyncio.to_thread(self.drain, max_seconds, raises=raises, expect_dead=expect_dead)
 
     def move_clock(self, seconds: float) -> None:
         """Move the database's clock as effects sees it; every time in the queue is by that clock."""
@@ -284,8 +362,8 @@ class Toolkit:
 
         The worker is a forked child: what it wrote to the database stays, what it held in memory is gone, this
         test's lists included. The next `drain` rescues what it left. At `perform.before` the handler has not begun, at
-        `perform.after` it has returned and nothing is recorded; `effects.crashpoints.POINTS` has all. An app adds its
-        own by `declare({"invoice.charged": "…"})` and passes them by `point("invoice.charged")`. POSIX only.
+        `perform.after` it has returned and nothing is recorded; `effects.kit.crashpoints.POINTS` has all. An app adds
+        its own by `declare({"invoice.charged": "…"})` and passes them by `point("invoice.charged")`. POSIX only.
 
         Raises:
             ValueError: no such point is declared, or the toolkit has a `connection`.
@@ -296,7 +374,7 @@ class Toolkit:
                 "a worker that is killed would take the test's connection with it: give `database` instead"
             )
         check_point(point)
-        crash_worker(self.app, point, nth, _DRAIN_SECONDS)
+        crash_worker(self.app, point, nth, _DRAIN_SECONDS, self._runtime)
         self.move_clock(self.app.settings.lease_seconds + 1)
 
 

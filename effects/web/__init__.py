@@ -13,65 +13,32 @@ A package adds pages of its own by an entry point `effects.pages` (`Pages`); the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from effects.kit import lazy
 
-from effects.process import lazy
-
-if TYPE_CHECKING:
-    from effects.web.actions import ActionCall, ActionEnd, ActionField, PageAction
-    from effects.web.application import Dashboard, dashboard
-    from effects.web.exchange import PageAnswer, PageRequest
-    from effects.web.navigation import NavigationEntry
-    from effects.web.pages import Pages, StandingLine, StoryLink
-    from effects.web.people import Person, Role
-    from effects.web.routes import PageRoute
-    from effects.web.views.notices import notice
-    from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of, text_of
-    from effects.web.views.story import story_values
-    from effects.web.visit import LIVE_SECONDS, Visit
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects.web.actions": "ActionCall, ActionEnd, ActionField, PageAction",
-            "effects.web.application": "Dashboard, dashboard",
-            "effects.web.exchange": "PageAnswer, PageRequest",
-            "effects.web.navigation": "NavigationEntry",
-            "effects.web.pages": "Pages, StandingLine, StoryLink",
-            "effects.web.people": "Person, Role",
-            "effects.web.routes": "PageRoute",
-            "effects.web.views.notices": "notice",
-            "effects.web.views.paging": "PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of, text_of",
-            "effects.web.views.story": "story_values",
-            "effects.web.visit": "LIVE_SECONDS, Visit",
-        },
-    )
-
-__all__ = [
-    "LIVE_SECONDS",
-    "PAGE_ROWS",
-    "ActionCall",
-    "ActionEnd",
-    "ActionField",
-    "Dashboard",
-    "NavigationEntry",
-    "PageAction",
-    "PageAnswer",
-    "PageRequest",
-    "PageRoute",
-    "Pages",
-    "Person",
-    "Role",
-    "StandingLine",
-    "StoryLink",
-    "Visit",
-    "before_of",
-    "choice_of",
-    "chosen_of",
-    "dashboard",
-    "filters_of",
-    "notice",
-    "page_of",
-    "story_values",
-    "text_of",
-]
+with lazy.names(__name__):
+    from effects.web.actions import ActionCall as ActionCall
+    from effects.web.actions import ActionEnd as ActionEnd
+    from effects.web.actions import ActionField as ActionField
+    from effects.web.actions import PageAction as PageAction
+    from effects.web.application import Dashboard as Dashboard
+    from effects.web.application import dashboard as dashboard
+    from effects.web.exchange import PageAnswer as PageAnswer
+    from effects.web.exchange import PageRequest as PageRequest
+    from effects.web.pages import Pages as Pages
+    from effects.web.pages import StandingLine as StandingLine
+    from effects.web.pages import StoryLink as StoryLink
+    from effects.web.pages import notice as notice
+    from effects.web.routes import NavigationEntry as NavigationEntry
+    from effects.web.routes import PageRoute as PageRoute
+    from effects.web.security import Person as Person
+    from effects.web.security import Role as Role
+    from effects.web.views.jobs import story_values as story_values
+    from effects.web.views.paging import PAGE_ROWS as PAGE_ROWS
+    from effects.web.views.paging import before_of as before_of
+    from effects.web.views.paging import choice_of as choice_of
+    from effects.web.views.paging import chosen_of as chosen_of
+    from effects.web.views.paging import filters_of as filters_of
+    from effects.web.views.paging import page_of as page_of
+    from effects.web.views.paging import text_of as text_of
+    from effects.web.visit import LIVE_SECONDS as LIVE_SECONDS
+    from effects.web.visit import Visit as Visit

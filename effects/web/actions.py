@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from effects.errors import EnqueueError
 from effects.web import failures
 from effects.web.exchange import PageAnswer
-from effects.web.people import Role
 from effects.web.rendering import Exact
 from effects.web.routes import View
+from effects.web.security import Role
 from effects.web.views.paging import sent_of
 from effects.web.visit import Visit
 
@@ -89,7 +89,7 @@ class PageAction:
         button: what the person presses; an imperative.
         consequence: what will happen, in a sentence or two.
         notice: what is said once it is done; `{n}` is the count of its `ActionEnd`.
-        run: does it, in a transaction of its own that notes it in the audit log.
+        run: does it, in its own transaction that notes it in the audit log.
         back: the address of the page that it belongs to.
         needs_reason: it is refused without a reason.
         danger: whether an effect may be made twice, or waiting ones are lost.

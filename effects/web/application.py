@@ -1,34 +1,38 @@
-"""The dashboard as an app to mount: ASGI, WSGI or Django's URLs, behind the host's own guard."""
+"""The dashboard as an app to mount: ASGI, WSGI or Django's URLs, behind the host's own guard; and its routes."""
 
 from __future__ import annotations
 
-import logging
+import datetime as dt
+import hashlib
+import re
 import secrets
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from effects.app import Effects
-from effects.arguments import each_of, optional, printable, require
-from effects.default_app import app_of
+from effects.app.default import app_of
+from effects.app.effects import Effects
 from effects.errors import ConfigurationError
-from effects.logs import error_places
-from effects.text.wording import described
+from effects.kit.arguments import each_of, optional, printable, require
+from effects.kit.logs import error_places, own_logger
+from effects.kit.text.wording import described, moment_text
 from effects.web import failures
+from effects.web.actions import page_action_view
+from effects.web.core_actions import JOB_ACTIONS, SUBJECT_ACTIONS, job_action_view
 from effects.web.database import COUNT_SECONDS, PAGE_BOUNDS, DeadlineWatch, beside, bounded, twice
 from effects.web.doors import asgi_door, django_urls, wsgi_door
 from effects.web.exchange import BadRequestError, PageAnswer, PageRequest, cookie
-from effects.web.pages import installed_pages
-from effects.web.people import Guard, Person
-from effects.web.polls import polled_answer
+from effects.web.pages import Pages, installed_pages, notices
 from effects.web.rendering import PageRenderer
 from effects.web.routes import PageRoute, RouteTable
 from effects.web.security import (
     FORM_FIELD,
     HEADERS,
+    Guard,
+    Person,
     RateLimit,
     comes_from_own_page,
     is_form_token,
@@ -36,16 +40,37 @@ from effects.web.security import (
     new_nonce,
 )
 from effects.web.sessions import SignIn
-from effects.web.table import build_routes
-from effects.web.views.notices import notices
+from effects.web.views import bulk_pages, jobs, numbers, overview
 from effects.web.visit import Site, Visit
 
 THREADS = 3
 ACTS_PER_MINUTE = 60
 NONCE_COOKIE = "effects-form"
 _FRAMES_MAX = 12
+_FOREVER = "public, max-age=31536000, immutable"
+READ_HEADER = "x-effects-read"
+_READ_AT = re.compile(rb'<p id="read">.*?</p>', re.DOTALL)  # when it was read, which alone is no news
 
-_log = logging.getLogger("effects.web")
+_log = own_logger("effects.web")
+
+
+def polled_answer(visit: Visit, answer: PageAnswer) -> PageAnswer:
+    """With the tag of what the page shows, or without a body (304) where the browser has that already.
+
+    The header `x-effects-read` has the time of reading, for the browser and in words.
+    """
+    if not visit.is_polled or visit.request.is_unsafe or answer.status != 200 or not answer.body:
+        return answer
+    tag = f'"{hashlib.sha256(_READ_AT.sub(b"", answer.body)).hexdigest()[:24]}"'
+    now = dt.datetime.now(dt.UTC)
+    headers = (
+        *answer.headers,
+        ("etag", tag),
+        (READ_HEADER, f"{now.isoformat(timespec='milliseconds')} {moment_text(now)}"),
+    )
+    if visit.request.headers.get("if-none-match") == tag:
+        return PageAnswer(304, headers=headers)
+    return replace(answer, headers=headers)
 
 
 def dashboard(
@@ -237,7 +262,10 @@ class Dashboard:
                 return failures.forbidden(visit, route, "the form is too old, or not yours: open the page again")
             if route.acts and not self._acts.admits(person.name):
                 return failures.too_many(visit)
-        return route.view(visit)
+        answer = route.view(visit)
+        if not request.is_unsafe:
+            visit.query.refuse_unread()
+        return answer
 
     def _unknown(self, visit: Visit) -> PageAnswer:
         """No one is signed in: what exists is not said."""
@@ -284,3 +312,71 @@ class Dashboard:
 
 def _nonce_cookie(request: PageRequest) -> str:
     return f"__Host-{NONCE_COOKIE}" if request.scheme == "https" else NONCE_COOKIE
+
+
+# -- the routes: nothing is served that is not among them ---------------------------------------------------------
+
+
+def build_routes(sign_in: SignIn | None, packages: Sequence[Pages]) -> Iterator[PageRoute]:
+    """Every route; those of sessions where they are ours."""
+    yield from _core_routes()
+    for pages in packages:
+        yield from pages.routes
+    for action in (*SUBJECT_ACTIONS, *(action for pages in packages for action in pages.actions)):
+        yield PageRoute(
+            action.name, ("GET", "POST"), action.pattern, page_action_view(action), role=action.role, personal=False,
+            acts=True,
+        )  # fmt: skip
+    if sign_in is not None:
+        yield PageRoute("sign_in", ("GET",), "/sign-in", sign_in.ask, role="public", personal=False)
+        yield PageRoute("enter", ("POST",), "/sign-in/enter", sign_in.enter, role="public", personal=False)
+        yield PageRoute("sign_out", ("POST",), "/sign-out", sign_in.leave, role="viewer", personal=False)
+
+
+def _core_routes() -> Iterator[PageRoute]:
+    yield PageRoute("static", ("GET",), "/-/static/{hash}/{file}", _static, role="public", personal=False)
+    yield PageRoute("alive", ("GET",), "/-/alive", _alive, role="public", personal=False)
+    yield PageRoute("overview", ("GET",), "/", overview.overview, role="viewer", personal=False)
+    yield PageRoute("needs", ("GET",), "/needs", jobs.needs, role="viewer", personal=False)
+    yield PageRoute("needs_bulk", ("GET", "POST"), "/needs/bulk", bulk_pages.of_needs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
+    yield PageRoute("needs_ticked", ("GET", "POST"), "/needs/ticked", bulk_pages.ticked_needs, role="operator",
+                    personal=False, acts=True)  # fmt: skip
+    yield PageRoute("jobs_ticked", ("GET", "POST"), "/jobs/ticked", bulk_pages.ticked_jobs, role="operator",
+                    personal=False, acts=True)  # fmt: skip
+    yield PageRoute("desk", ("GET",), "/decisions", jobs.desk, role="viewer", personal=False)
+    yield PageRoute("numbers", ("GET",), "/numbers", numbers.numbers, role="viewer", personal=False)
+    yield PageRoute("numbers_file", ("GET",), "/numbers.csv", numbers.numbers_file, role="viewer", personal=False)
+    yield PageRoute("why", ("GET", "POST"), "/why", jobs.why, role="viewer", personal=False, acts=True)
+    yield PageRoute("jobs", ("GET",), "/jobs", jobs.jobs, role="viewer", personal=False)
+    yield PageRoute("jobs_bulk", ("GET", "POST"), "/jobs/bulk", bulk_pages.of_jobs, role="operator", personal=False,
+                    acts=True)  # fmt: skip
+    yield PageRoute("job", ("GET",), "/jobs/{id}", jobs.job, role="viewer", personal=False)
+    yield PageRoute("job_reveal", ("POST",), "/jobs/{id}/reveal", jobs.reveal, role="viewer", personal=True, acts=True)
+    for job_action in JOB_ACTIONS:
+        yield PageRoute(
+            f"job_{job_action.name}", ("GET", "POST"), f"/jobs/{{id}}/{job_action.name}",
+            job_action_view(job_action), role=job_action.role, personal=False, acts=True,
+        )  # fmt: skip
+    yield PageRoute("queues", ("GET",), "/queues", overview.queues, role="viewer", personal=False)
+    yield PageRoute("workers", ("GET",), "/workers", overview.workers, role="viewer", personal=False)
+    yield PageRoute("schedules", ("GET",), "/schedules", overview.schedules, role="viewer", personal=False)
+    yield PageRoute("limits", ("GET",), "/limits", overview.limits, role="viewer", personal=False)
+    yield PageRoute("bulks", ("GET",), "/bulk", bulk_pages.bulks, role="viewer", personal=False)
+    yield PageRoute("bulk", ("GET",), "/bulk/{id}", bulk_pages.bulk, role="viewer", personal=False)
+    yield PageRoute("health", ("GET",), "/health", overview.health, role="viewer", personal=False)
+    yield PageRoute("audit", ("GET",), "/audit", overview.audit, role="viewer", personal=False)
+    yield PageRoute("settings", ("GET", "POST"), "/settings", overview.settings, role="viewer", personal=False)
+
+
+def _static(visit: Visit) -> PageAnswer:
+    file = visit.site.renderer.static.find(visit.values["hash"], visit.values["file"])
+    if file is None:
+        return PageAnswer(404)
+    body, kind = file
+    return PageAnswer(200, body, kind, (("cache-control", _FOREVER),))
+
+
+def _alive(visit: Visit) -> PageAnswer:
+    """That the process answers; nothing of the database."""
+    return PageAnswer(200, b"alive\n", "text/plain; charset=utf-8", (("cache-control", "no-store"),))

@@ -110,6 +110,12 @@ def steps(phases_ms: Mapping[str, float]) -> dict[str, float]:
     return dict(list(usual.items())[:PHASES_MAX])
 
 
+def unmeasured_ms(phases_ms: Mapping[str, float], seconds: float) -> float | None:
+    """What an attempt took beside its phases; None where that is nothing, or no number."""
+    milliseconds = seconds * 1000 - sum(steps(phases_ms).values())
+    return milliseconds if 0.05 <= milliseconds < 1e12 else None
+
+
 def _svg(kind: str, width: int, height: int, label: str, rects: Sequence[Markup]) -> Markup:
     head = Markup('<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">').format(
         kind, width, height, label

@@ -10,10 +10,9 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from effects.errors import ConfigurationError
+from effects.kit.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan, read_in_threads, send_pieces
 from effects.web.exchange import BODY_BYTES_MAX, PageAnswer, PageRequest
-from effects.web.people import Person
-from effects.web.security import BARE_HEADERS
-from effects.web_apps import AsgiApp, Receive, Scope, Send, WsgiApp, lifespan, read_in_threads, send_pieces
+from effects.web.security import BARE_HEADERS, Person
 
 Handler: TypeAlias = Callable[[PageRequest], PageAnswer]
 _NOT_MODIFIED = 304  # its length would be that of the page
@@ -89,7 +88,7 @@ def _headers(answer: PageAnswer) -> list[tuple[str, str]]:
 
 
 def wsgi_door(app: AsgiApp) -> WsgiApp:
-    """The same as a WSGI app, by a2wsgi, which calls it on an event loop in a thread of its own."""
+    """The same as a WSGI app, by a2wsgi, which calls it on an event loop in its own thread."""
     inner: WsgiApp = load("a2wsgi").ASGIMiddleware(app)
 
     def door(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
+from effects.kit.text.unsafe import nearest
+
 QUERY_CHARS_MAX = 4_096
 BODY_BYTES_MAX = 16 * 1024
 FIELDS_MAX = 64  # a list of 50 rows, all of them ticked, and its filters
@@ -80,6 +82,34 @@ def fields_of(text: str) -> dict[str, str]:
     if any(len(value) > VALUE_CHARS_MAX or "\0" in value for _, value in pairs):
         raise BadRequestError(f"a field has more than {VALUE_CHARS_MAX:,} characters, or a NUL")
     return {name: stripped for name, value in pairs if (stripped := value.strip())}
+
+
+class ReadFields(dict[str, str]):
+    """The fields of a query. It knows the names that a view has asked for: any other is a mistake of who wrote it."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__(fields)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field, or `default` where it is not set."""
+        self.read.add(name)
+        return super().get(name, default)
+
+    def matching(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        """The names that match as a whole."""
+        matches = [match for name in self if (match := pattern.fullmatch(name)) is not None]
+        self.read |= {match.string for match in matches}
+        return matches
+
+    def refuse_unread(self) -> None:
+        """
+        Raises:
+            BadRequestError: a name that the view did not ask for: a filter left aside would show more than was meant.
+        """
+        unread = min(self.keys() - self.read, default=None)
+        if unread is not None:
+            raise BadRequestError(f"this page has no filter {unread[:50]!r}{nearest(unread, sorted(self.read))}")
 
 
 def query_of(request: PageRequest) -> dict[str, str]:

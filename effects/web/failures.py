@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from effects.errors import (
@@ -20,9 +21,8 @@ from effects.errors import (
     WorkerNotFound,
 )
 from effects.store.db.faults import is_cancelled
-from effects.web.database import COUNT_SECONDS
+from effects.web.database import COUNT_SECONDS, StillCountingError
 from effects.web.exchange import PageAnswer
-from effects.web.readings import StillCountingError
 from effects.web.routes import PageRoute
 from effects.web.visit import Visit
 
@@ -46,6 +46,7 @@ _READ_ONLY = (
     "the database answers and takes no changes: it is a standby, or read-only. Nothing was changed; pages that only "
     "show can be looked at."
 )
+_BEGINS_WITH_WORD = re.compile("[a-z]+ ")
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -116,4 +117,10 @@ def _page(visit: Visit, status: int, heading: str, text: str) -> PageAnswer:
     """With the frame where a person is known."""
     if visit.person is None:
         return plain(status, text)
-    return visit.page("failure.html", code=status, heading=heading, text=text)
+    return visit.page("failure.html", code=status, heading=heading, text=_sentence(text))
+
+
+def _sentence(text: str) -> str:
+    """An error's text as a page has it; a name at its beginning stays as it is."""
+    begun = text[0].upper() + text[1:] if _BEGINS_WITH_WORD.match(text) else text
+    return begun if begun.endswith((".", "?", "!")) else f"{begun}."

@@ -3,7 +3,8 @@
     pages = Pages(name="webhooks", label="Webhooks", package="shop_webhooks.pages", routes=…)
 
 Its templates stand in the folder `templates` of `package`, are named `webhooks/endpoints.html`, and extend `base.html`.
-They get no scripts and no styles of their own, and are rendered as the core's are: every text is escaped.
+They get no scripts and no styles of their own, and are rendered as the core's are: every text is escaped. What is said
+after an action, the core's or a package's, stands here too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from effects.observation.evidence import Evidence
-from effects.process.entry_points import entry_points
+from effects.kit.importing import entry_points
+from effects.kit.text.unsafe import whole_number
+from effects.operate.evidence import Evidence
 from effects.web.actions import PageAction
-from effects.web.navigation import NavigationEntry
-from effects.web.routes import PageRoute
+from effects.web.core_actions import SUBJECT_ACTIONS
+from effects.web.routes import NavigationEntry, PageRoute
 from effects.web.visit import Visit
 
 GROUP = "effects.pages"
@@ -63,7 +65,7 @@ class Pages:
         package: the importable package whose folder `templates` has its templates.
         navigation: its entries.
         routes: each declares its role and whether it needs the capability `personal`.
-        actions: each becomes a route of its own.
+        actions: each becomes its own route.
         notices: what its own views say by `did` in an address, beside the notices of the actions.
         missing: its errors that mean that there is no such thing: they are answered 404.
         links: pages about the effect whose story is shown. Default none.
@@ -85,3 +87,33 @@ class Pages:
 def installed_pages() -> list[Pages]:
     """The pages of every installed package, in the order of their names."""
     return [entry.load() for entry in entry_points(GROUP)]
+
+
+_DIGITS_MAX = 9
+_OF_JOBS = {
+    "cancelled": "Cancelled.",
+    "cancel_requested": "It is running: asked to stop, and will not be tried again.",
+    "due": "It is due now.",
+    "requeued": "Requeued: this is the new job.",
+    "mark-done": "Recorded as done, on your word.",
+    "give-up": "Left unknown.",
+    "ignored": "Ignored.",
+    "settings": "Saved.",
+    "bulk_started": "It has started: a worker carries it out. This page can be left.",
+}
+
+
+def notices(packages: Sequence[Pages]) -> Mapping[str, str]:
+    """What is said after each action, by its name."""
+    words = {name: text for pages in packages for name, text in pages.notices.items()}
+    actions = [*SUBJECT_ACTIONS, *(action for pages in packages for action in pages.actions)]
+    return {**_OF_JOBS, **words, **{action.name: action.notice for action in actions}}
+
+
+def notice(visit: Visit) -> str | None:
+    """The sentence about what was just done."""
+    text = visit.site.notices.get(visit.query.get("did", ""))
+    if text is None or "{n}" not in text:
+        return text
+    count = whole_number(visit.query.get("n", ""), _DIGITS_MAX)
+    return text.replace("{n}", "Some" if count is None else f"{count:,}")

@@ -14,9 +14,12 @@ from importlib.resources import files
 from typing import Any
 
 from effects.errors import ConfigurationError
-from effects.limits import ends_by_itself
-from effects.text.unsafe import lines_without_unsafe
-from effects.text.wording import duration, moment_text, shown_status
+from effects.kit.moments import FIRST, LAST
+from effects.kit.text.database_error import code_words
+from effects.kit.text.unsafe import lines_without_unsafe
+from effects.kit.text.wording import duration, moment_text
+from effects.model.limits import ends_by_itself
+from effects.operate.tables.job_list import STATUS_MAX
 
 try:
     from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
@@ -29,6 +32,7 @@ from effects.web import charts
 _AT = re.compile("([@\uff20]|%40)")
 _ENDS_NAME = re.compile(r"[\s<>()\[\],;:\"]")  # before the name in an address, unless that is quoted
 _COMMAND = re.compile(r"`([^`]+)`")
+_TIME = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]{2}:[0-9]{2}:[0-9]{2})Z")  # as `moment_text` writes it
 STATIC_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 HIDDEN_NAME = "•••@"
 
@@ -96,11 +100,13 @@ def _environment(loader: BaseLoader, *, revealed: bool) -> Environment:
         until=_until,
         duration=duration,
         count=lambda value: f"{value:,}",
+        capped=lambda value: f"{value:,}" if value <= STATUS_MAX else "10k+",
         seconds=_seconds,
-        status=shown_status,
+        rate=lambda value: "–" if value is None else f"{value:,.1f}".removesuffix(".0"),
         words=lambda value: str(value).replace("_", " "),
-        code=lambda value: _with_commands(cleaned(str(value))),
+        prose=lambda value: _prose(cleaned(str(value))),
         name=_name,
+        code_words=code_words,
         exact=lambda value: None if value is None else Exact(value),
         chip=_chip,
     )
@@ -143,24 +149,24 @@ def _start_of_name(before: str) -> int:
     return 0 if end is None else len(before) - end.start()
 
 
-def _name(value: str) -> Markup:
+def _name(value: str | None) -> Markup:
     """Who acted: an address may be a colleague's name, and is not hidden."""
-    return escape(lines_without_unsafe(value))
+    return escape("–" if value is None else lines_without_unsafe(value))
 
 
-def _time(value: dt.datetime | str | None) -> Markup:
+def _time(value: dt.datetime | None) -> Markup:
     """A time in UTC, which `app.js` shows in the viewer's own zone beside."""
     if value is None:
         return Markup("–")
-    if isinstance(value, str):
-        return escape(value)
+    if value in (FIRST, LAST):  # which no browser is to convert
+        return escape(moment_text(value))
     stamp = value.astimezone(dt.UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{}">{}</time>').format(stamp, moment_text(value))
 
 
-def _until(value: dt.datetime | str | None) -> Markup:
+def _until(value: dt.datetime | None) -> Markup:
     """When a pause ends: at its time, or by a person."""
-    if isinstance(value, dt.datetime) and not ends_by_itself((value - dt.datetime.now(dt.UTC)).total_seconds()):
+    if value is not None and not ends_by_itself((value - dt.datetime.now(dt.UTC)).total_seconds()):
         return Markup("until it is resumed")
     return Markup("until {}").format(_time(value))
 
@@ -174,14 +180,15 @@ def _seconds(value: float | None) -> str:
     return f"{value:.3g} s" if value < 60 else duration(value)
 
 
-def _with_commands(text: str) -> Markup:
-    """A text whose commands, in backticks, are shown as such."""
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
+def _prose(text: str) -> Markup:
+    """Sentences: commands, in backticks, are shown as such, and times as tables have them, in the viewer's own zone."""
+    marked = _COMMAND.sub(r"<code>\1</code>", str(escape(text)))
+    return Markup(_TIME.sub(r'<time datetime="\1T\2Z">\1 \2Z</time>', marked))  # noqa: S704 - escaped before
 
 
 def _chip(value: object) -> Markup:
-    """A status as a word with a shape and a colour."""
-    word = shown_status(str(value))
+    """A status as its own word with a shape and a colour: one vocabulary is never turned into another here."""
+    word = str(value)
     tone = _TONES.get(word, "calm")
     shape = Markup('<span aria-hidden="true">{}</span>').format(_SHAPES[tone])
     return Markup('<span class="chip {}">{} {}</span>').format(

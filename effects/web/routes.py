@@ -1,15 +1,15 @@
-"""The table of routes: each says which role and which capability it needs. Nothing is served that is not in it."""
+"""The table of routes, and the navigation: each route says which role it needs. Nothing is served that is not in it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from effects.web.exchange import PageAnswer
-from effects.web.people import Role
+from effects.web.security import Role
 
 View: TypeAlias = Callable[[Any], PageAnswer]  # of a `Visit`, which knows the routes
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -70,3 +70,33 @@ class RouteTable:
             if (match := route.compiled.fullmatch(path)) is not None:
                 return route, match.groupdict()
         return None
+
+
+class NavigationEntry(NamedTuple):
+    """A page in the navigation: the name of its route, what it is called, and the key that leads to it after `g`."""
+
+    route: str
+    label: str
+    key: str
+
+
+class NavigationGroup(NamedTuple):
+    """Entries under one heading; None for the core's first ones."""
+
+    label: str | None
+    entries: Sequence[NavigationEntry]
+
+
+NAVIGATION = (
+    NavigationGroup(None, [
+        NavigationEntry("overview", "Overview", "o"), NavigationEntry("needs", "Needs you", "n"),
+        NavigationEntry("desk", "Decisions", "d"), NavigationEntry("jobs", "Jobs", "j"),
+        NavigationEntry("numbers", "Numbers", "u"),
+    ]),
+    NavigationGroup("Machinery", [
+        NavigationEntry("queues", "Queues", "q"), NavigationEntry("workers", "Workers", "w"),
+        NavigationEntry("schedules", "Schedules", "s"), NavigationEntry("limits", "Limits", "l"),
+        NavigationEntry("bulks", "Bulk actions", "b"), NavigationEntry("health", "Health", "h"),
+        NavigationEntry("audit", "Audit log", "a"),
+    ]),
+)  # fmt: skip

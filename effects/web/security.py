@@ -1,4 +1,4 @@
-"""What keeps the pages closed: headers of every answer, where a form may come from, and its token."""
+"""What keeps the pages closed: persons and roles, headers of every answer, where a form may come from, its token."""
 
 from __future__ import annotations
 
@@ -8,12 +8,57 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from effects.text.digits import whole_number
+from effects.errors import ConfigurationError
+from effects.kit.arguments import flag, one_of, printable, require
+from effects.kit.text.unsafe import whole_number
 from effects.web.exchange import PageRequest
-from effects.web.people import Person
+
+Role: TypeAlias = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+NAME_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person that the guard admits.
+
+    Args:
+        name: who it is, in the audit log as `web:NAME`; 1 to 200 printable characters.
+        role: `viewer` looks; `operator` acts on jobs, queues, limits and schedules, too; `admin` may also repeat an
+            effect that is done. No default.
+        personal: the capability to see what may be personal: addresses in stored texts, and kept texts of exceptions.
+            Default no, whatever the role.
+
+    Raises:
+        ConfigurationError: the name or the role is not one.
+    """
+
+    name: str
+    role: Role
+    personal: bool = False
+
+    def __post_init__(self) -> None:
+        require("the name of a person", self.name, printable(NAME_CHARS_MAX), ConfigurationError)
+        require("the role of a person", self.role, one_of(ROLES), ConfigurationError)
+        require("personal", self.personal, flag, ConfigurationError)
+
+    @property
+    def actor(self) -> str:
+        """How the audit log names this person."""
+        return f"web:{self.name}"
+
+    def may(self, role: Role, *, personal: bool = False) -> bool:
+        """Whether this person has the role, or one that includes it, and the capability, where it is needed."""
+        return ROLES.index(self.role) >= ROLES.index(role) and (self.personal or not personal)
+
+
+Guard: TypeAlias = Callable[[PageRequest], Person | None]
+
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -115,3 +160,12 @@ class RateLimit:
             while len(self._calls) > _KEYS_MAX:
                 self._calls.popitem(last=False)
         return allowed
+
+
+DEFAULT_PORT = 8765
+LOOPBACK_ADDRESSES = ("127.0.0.1", "::1", "localhost")
+
+
+def sign_in_url(base_url: str, secret: str) -> str:
+    """The address of a one-time link."""
+    return f"{base_url.rstrip('/')}/sign-in?token={secret}"

@@ -1,24 +1,27 @@
-"""The stand-alone dashboard: a server of its own, for people who sign in by links from the command line."""
+"""The stand-alone dashboard: its own server, for people who sign in by links from the command line."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from effects.app import Effects
-from effects.arguments import optional, printable, require
+from effects.app.effects import Effects
 from effects.errors import ConfigurationError
-from effects.web.addresses import LOOPBACK_ADDRESSES
+from effects.kit.arguments import optional, printable, require
 from effects.web.application import Dashboard
 from effects.web.doors import load
-from effects.web.security import LOOPBACK_NAMES
+from effects.web.security import LOOPBACK_ADDRESSES, LOOPBACK_NAMES
 from effects.web.sessions import SignIn
 
 # Longer than proxies keep theirs (60 in nginx) and than a page waits before it asks again: else the server closes a
 # connection while a request is on its way.
 KEEP_ALIVE_SECONDS = 75
+REQUEST_SECONDS = 5.0  # for all of a request, from its first byte; of a new connection, from the connect
+UNFINISHED_MAX = 16  # connections that have brought no whole request
+IDLE_MAX = 100  # that are kept after an answer; a browser keeps six
 _URL_CHARS_MAX = 500
 
 
@@ -57,7 +60,8 @@ class DashboardServer:
         config = uvicorn.Config(
             self.dashboard, log_config=None, log_level="warning", access_log=False, proxy_headers=False,
             server_header=False, ws="none", lifespan="off", timeout_graceful_shutdown=10,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=128,
+            http=_bounded(load("uvicorn.protocols.http.auto").AutoHTTPProtocol),
         )  # fmt: skip
         before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
         try:
@@ -66,6 +70,59 @@ class DashboardServer:
             signal.signal(signal.SIGTERM, before)
             self.dashboard.close()
             self.socket.close()
+
+
+def _bounded(base: type[Any]) -> type[Any]:
+    """A protocol of uvicorn's that holds few connections with nothing to answer: of too many, the oldest is closed.
+
+    A byte now and then keeps none of them.
+    """
+    unfinished: dict[Any, asyncio.TimerHandle] = {}
+    idle: dict[Any, None] = {}
+
+    class Bounded(base):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self._expect_request()
+
+        def data_received(self, data: bytes) -> None:
+            if self in idle:
+                del idle[self]
+                self._expect_request()
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete:
+                self._forget()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle.response_complete and self not in unfinished and not self.transport.is_closing():
+                idle[self] = None
+                _close_oldest(idle, IDLE_MAX)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(error)
+
+        def _expect_request(self) -> None:
+            unfinished[self] = self.loop.call_later(REQUEST_SECONDS, self.drop)
+            # Each may bring what has arrived already, before it is one too many.
+            self.loop.call_soon(self.loop.call_soon, _close_oldest, unfinished, UNFINISHED_MAX)
+
+        def drop(self) -> None:
+            self._forget()
+            self.transport.abort()
+
+        def _forget(self) -> None:
+            idle.pop(self, None)
+            if (timer := unfinished.pop(self, None)) is not None:
+                timer.cancel()
+
+    return Bounded
+
+
+def _close_oldest(connections: dict[Any, Any], most: int) -> None:
+    while len(connections) > most:
+        next(iter(connections)).drop()
 
 
 def _check_public(url: str) -> None:

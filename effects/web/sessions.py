@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from effects.app import Effects
-from effects.store.web_sessions.sign_ins import find_link, find_session, sign_in, sign_out
+from effects.app.effects import Effects
+from effects.operate.tables.sign_ins import find_link, find_session, sign_in, sign_out
 from effects.web import failures
 from effects.web.database import PAGE_BOUNDS, beside, bounded
 from effects.web.exchange import PageAnswer, PageRequest, cookie
-from effects.web.people import Person, Role
-from effects.web.security import RateLimit
+from effects.web.security import Person, RateLimit, Role
 from effects.web.visit import Visit
 
 LINKS_PER_MINUTE = 10

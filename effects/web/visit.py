@@ -7,26 +7,23 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from effects.app import Effects
+from effects.app.effects import Effects
 from effects.errors import EnqueueError
-from effects.observation.evidence import Evidence, job_evidence
-from effects.store.audit_log.looks import LOOK_UP, note_look
-from effects.store.audit_log.notes import AuditAction
-from effects.store.limits.status import Limit, find
-from effects.store.operator.dead_letters import Unresolved, count_unresolved
+from effects.operate.evidence import Evidence, job_evidence
+from effects.operate.tables.actions import LOOK_UP, note_look
+from effects.operate.tables.dead_letters import Unresolved, count_unresolved
+from effects.operate.tables.limit_status import Limit, find
+from effects.store.audit_log import AuditAction
 from effects.version import VERSION
-from effects.web.database import ACT_BOUNDS, COUNT_BOUNDS, bounded
-from effects.web.exchange import PageAnswer, PageRequest, cookie, form_of, query_of
-from effects.web.navigation import NAVIGATION, NavigationGroup
-from effects.web.people import Person
-from effects.web.readings import Readings
+from effects.web.database import ACT_BOUNDS, COUNT_BOUNDS, Readings, bounded, twice
+from effects.web.exchange import PageAnswer, PageRequest, ReadFields, cookie, form_of, query_of
 from effects.web.rendering import Exact, PageRenderer, in_address
-from effects.web.routes import PageRoute, RouteTable
-from effects.web.security import FORM_FIELD, form_token, is_ticket, ticket
+from effects.web.routes import NAVIGATION, NavigationGroup, PageRoute, RouteTable
+from effects.web.security import FORM_FIELD, Person, form_token, is_ticket, ticket
 
 T = TypeVar("T")
 
@@ -37,7 +34,7 @@ THEME_COOKIE = "effects-theme"
 YEAR_SECONDS = 31_536_000
 
 TICKET_SECONDS = 120.0
-CLOSED_FILTERS = {"status", "age", "effect"}  # whose values are words of ours
+CLOSED_FILTERS = {"status", "newer", "effect"}  # whose values are words of ours
 
 
 @dataclass
@@ -84,6 +81,7 @@ class Visit:
         secure: whether cookies may be sent over https only.
         counted_seconds: how old the oldest count is that the page shows.
         is_counting: whether a count is asked for that is not there yet.
+        shown_unresolved: what the page itself says of what needs a person; its frame says the same.
     """
 
     site: Site
@@ -95,14 +93,15 @@ class Visit:
     secure: bool = False
     counted_seconds: float = 0.0
     is_counting: bool = False
+    shown_unresolved: Unresolved | None = None
 
     @property
     def app(self) -> Effects:
         return self.site.app
 
     @cached_property
-    def query(self) -> dict[str, str]:
-        return query_of(self.request)
+    def query(self) -> ReadFields:
+        return ReadFields(query_of(self.request))
 
     @cached_property
     def form(self) -> dict[str, str]:
@@ -160,7 +159,7 @@ class Visit:
 
         def bounded_read() -> T:
             with bounded(counting.store, COUNT_BOUNDS):
-                return read(counting)
+                return twice(partial(read, counting))
 
         answer = readings.count(question, seconds, bounded_read, polled=self.is_polled)
         self.is_counting = False
@@ -262,7 +261,7 @@ class Visit:
     def needing(self) -> int | None:
         """How many jobs need a person; None where the database does not say."""
         try:
-            return self.unresolved().jobs
+            return (self.shown_unresolved or self.unresolved()).jobs
         except Exception:  # a page about an error shows its frame all the same
             return None
 

@@ -1,137 +1,138 @@
-"""What a worker consists of: its parts, what they tell each other, and their start. `shutdown` ends them."""
+"""What a worker consists of, put together from top to bottom; its start, its end, and the last resort where that hangs.
+
+The end gives back what was not begun, lets the rest end, records what is left and deregisters. Where a part hangs that
+cannot be ended, the last resort is the end of the process.
+"""
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from effects.app import Effects
 from effects.errors import EffectsError
-from effects.logs import error_places
+from effects.kit.exit_codes import ExitCode
+from effects.kit.logs import error_places, own_logger
 from effects.model.job_type import JobType
-from effects.model.settlement import Execution, Settlement
+from effects.store.claim.lease import ClaimRequest
 from effects.store.db import revisions
 from effects.store.db.store import Store
-from effects.store.operator.counts import count_unknown
-from effects.store.workers.registration import Activity
+from effects.store.db.urls import describe_database
+from effects.store.queue.job_rows import find_unknown
+from effects.store.workers import deregister, end
 from effects.worker.claiming.batch_loader import BatchLoader
 from effects.worker.claiming.dispatcher import Claimer, Dispatcher
-from effects.worker.claiming.more_to_come import MoreToCome
+from effects.worker.context import WorkerContext, cut_overdue
 from effects.worker.machine.runtime import Runtime
 from effects.worker.queues.handler_loop import HandlerLoop
-from effects.worker.queues.worker_queues import WorkerQueues, planned
-from effects.worker.recording.numbers import RollupRecorder
-from effects.worker.recording.release_batcher import ReleaseBatcher, Released, ReleaseThread, mark_released
+from effects.worker.queues.worker_queues import WorkerQueues
+from effects.worker.recording.failover_evidence import FailoverEvidence
+from effects.worker.recording.observers import (
+    EndAnnouncer,
+    HookCaller,
+    Observer,
+    Observers,
+    OutcomeLog,
+    QueueLooks,
+    RetryTimes,
+    RollupRecorder,
+    SpanEnder,
+)
+from effects.worker.recording.release_batcher import ReleaseBatcher, ReleaseMarker, ReleaseThread
 from effects.worker.recording.settler import Settler
-from effects.worker.supervision.outage import Outage, bounds, cut_overdue
-from effects.worker.supervision.supervisor import PartFault, Supervisor, Watch
-from effects.worker.upkeep.failover_evidence import FailoverEvidence
+from effects.worker.supervisor import Service, Supervisor, Watch
 from effects.worker.upkeep.heartbeat import Heartbeat, Rescuer
 from effects.worker.upkeep.notifications import NotificationListener
 from effects.worker.upkeep.scheduler import Scheduler
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 class Parts:
     """The parts of one worker. The dispatcher has no thread of its own: the worker's caller lends it one.
 
     Args:
-        queues: queue → attempts at a time; None for those of the job types and settings.
-        rescue: whether to take back the jobs of workers that are gone.
-        checked: the version of the tables is known to be right.
-        stopping: set when no more jobs may start.
-        gives_up: whether to wait for the database, or for jobs, no longer.
-        recorded: called after every recorded outcome, from the settling thread.
+        requests: the queues to serve.
+        observers: told of what is committed, after the worker's own.
         drain_requested: called when an operator has requested that this worker ends.
-        failed: called with the fault of a part, on the thread that finds it.
     """
 
     def __init__(
         self,
-        app: Effects,
-        runtime: Runtime,
-        *,
-        queues: Mapping[str, int] | None,
-        rescue: bool,
-        checked: bool,
-        stopping: threading.Event,
-        gives_up: Callable[[], bool],
-        recorded: Callable[[Settlement], None],
+        context: WorkerContext,
+        requests: Collection[ClaimRequest],
+        observers: Sequence[Observer],
         drain_requested: Callable[[], None],
-        failed: Callable[[PartFault], None],
     ) -> None:
-        self._app, self._now, self._checked = app, runtime.monotonic, checked
-        self._is_interrupt, self._current = runtime.is_interrupt, runtime.current
+        self._context = context
+        app, runtime, supervisor, outage = context.app, context.runtime, context.supervisor, context.outage
+        lease_seconds = context.settings.lease_seconds
         self.started = False
-        self.unknown_types = False  # when it started, jobs of types that are not registered here were waiting
-        self._stopping, self._gives_up, self._recorded = stopping, gives_up, recorded
-        self._caller: Watch | None = None  # of the dispatcher's thread
-        self.wake = runtime.event()  # the dispatcher has something to look at
-        self.supervisor = Supervisor(runtime, failed=failed, at_each_look=partial(cut_overdue, app.store))
-        patient, brisk = bounds(app.settings.lease_seconds)
-        self.outage = Outage(
-            runtime, bounded=lambda hurry: app.store.within(brisk if hurry else patient),
-            missing_seconds=app.settings.lease_seconds, came_round=self._waits_for_database,
-            ended=self._database_is_back,
-        )  # fmt: skip
-        self.loop = HandlerLoop(runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
-        self.queues = WorkerQueues(
-            planned(app, queues, runtime), self.wake, runtime, self.loop,
-            job_types=app.job_types, threads=app.settings.threads,
-            may_start=self._may_start, finish=self._settle, written=self._wait_written,
-        )  # fmt: skip
-        self.more_to_come = MoreToCome(app, [queue.request.queue for queue in self.queues], self.wake)
-        self.evidence = FailoverEvidence(
-            app, self.outage, runtime,
-            running=lambda: [attempt for queue in self.queues for attempt in queue.open],
-            unwritten=lambda: self.settler.unwritten, opened=self.queues.poll,
-        )  # fmt: skip
-        self._numbers = RollupRecorder(app.store, runtime, lease_seconds=app.settings.lease_seconds)
-        self.heartbeat = Heartbeat(
-            app, self.outage, runtime, queues=",".join(queue.request.queue for queue in self.queues),
-            activity=self._activity, on_lease_lost=self.queues.fence_off, cancelled=self.queues.pass_on_cancel,
-            drain_requested=drain_requested, numbers=self._numbers, evidence=self.evidence,
-        )  # fmt: skip
-        rescuer = Rescuer(app, self.outage, runtime, recorded=recorded, rescued=self.queues.poll, numbers=self._numbers)
-        self._rescuer = rescuer if rescue else None
-        self._scheduler = Scheduler(app, self.outage, runtime, fired=self.queues.poll)
+        self.unknown_jobs = False  # when it started, jobs of types or queues that are not known here were waiting
+
+        # what records: the evidence for failovers is told first, then the observers
+        self.evidence = FailoverEvidence(context)
+        self.observers = Observers(runtime)
         self.settler = Settler(
-            app.store, app.job_types, app.ledgers, self.outage, runtime, bound_seconds=app.settings.lease_seconds,
-            max_linger=self.queues.max_linger, wake=self.queues.ask, count=self._count, settled=self._settled,
-            refused=self.evidence.refused,
+            context, self.evidence, self.observers,
+            max_linger=lambda: self.queues.max_linger(),  # noqa: PLW0108 - they are made below, and hand on to it
         )  # fmt: skip
-        releases = ReleaseBatcher(self._mark, runtime)
-        self.releases = ReleaseThread(releases, runtime, self.supervisor, bound_seconds=app.settings.lease_seconds)
-        self.loader = BatchLoader(
-            app, releases.release, self.settler.add, runtime, bounded=self.outage.bounded, releases_async=self.releases
+        marker = ReleaseMarker(context, self.evidence, self.observers)
+        batcher = ReleaseBatcher(marker.mark, runtime)
+        self.releases = ReleaseThread(batcher, runtime, supervisor, bound_seconds=lease_seconds)
+
+        # what carries out
+        self.loop = HandlerLoop(context)
+        self.queues = WorkerQueues(context, requests, self.loop, self.settler)
+
+        # who is told of what is recorded
+        numbers = RollupRecorder(context.store, runtime, lease_seconds=lease_seconds)
+        retries = RetryTimes(runtime)
+        self.observers.add(
+            numbers, retries, EndAnnouncer(app.notifier), HookCaller(app.hooks), SpanEnder(), OutcomeLog(), *observers,
+            QueueLooks(self.queues),
+        )  # fmt: skip
+
+        # upkeep
+        self._scheduler = Scheduler(context, self.queues)
+        self.heartbeat = Heartbeat(
+            context, self.queues, self.settler, self._scheduler, numbers, self.evidence, drain_requested
         )
-        self.claimer = Claimer(app, self.outage, self._held, self.settler.add, self.evidence)
+        self._rescuer = Rescuer(context, self.queues, self.observers)
+        self._listener = NotificationListener(context, self.queues.notified)
+        self.others = [self._rescuer, self._scheduler, self._listener]  # that may end at once
+
+        # what claims
+        self.loader = BatchLoader(context, self.settler, self.releases)
+        self.claimer = Claimer(context, self.queues, self.settler, self.evidence)
         self.dispatcher = Dispatcher(
-            self.queues, self.claimer, self.loader, self.settler, self.heartbeat, runtime, supervisor=self.supervisor,
-            stopping=stopping, gives_up=gives_up, wake=self.wake, poll_seconds=app.settings.poll_seconds,
-        )  # fmt: skip
-        self._wakeup = NotificationListener(
-            app.store, self.queues.notified, app.notifier.watch, runtime, bounded=self.outage.bounded
+            context, self.queues, self.claimer, self.loader, self.settler, self.heartbeat, retries
         )
-        services = (self._rescuer, self._scheduler, self._wakeup)
-        self.others = [service for service in services if service is not None]  # that may end at once
+
+        # while the database is away, once it is back, and every second
+        outage.while_waiting(supervisor.came_round)
+        outage.while_waiting(self.releases.came_round)  # it may wait for this thread, which releases for both
+        outage.while_waiting(self.dispatcher.database_awaited)
+        outage.when_over(self._listener.reconnect)
+        outage.when_over(self.queues.poll)
+        supervisor.each_second(partial(cut_overdue, context.store, runtime))
+        supervisor.each_second(self.settler.leave_behind)
 
     # -- start -----------------------------------------------------------------------------------------------
 
     def watch_caller(self) -> Watch:
         """Start the supervisor; the calling thread is watched, because it is to run the dispatcher."""
-        settings = self._app.settings
-        bound_seconds = max(settings.lease_seconds, 3 * settings.poll_seconds)
-        self._caller = self.supervisor.watch_caller("dispatcher", bound_seconds)
-        self.supervisor.begin()
-        return self._caller
+        settings, supervisor = self._context.settings, self._context.supervisor
+        watch = supervisor.watch_caller("dispatcher", max(settings.lease_seconds, 3 * settings.poll_seconds))
+        supervisor.begin()
+        return watch
 
-    def start(self) -> bool:
+    def start(self, *, checked: bool) -> bool:
         """Check the tables, write the worker's row, look for lost jobs and due schedules.
+
+        Args:
+            checked: the version of the tables is known to be right.
 
         False if it gave up while the database was unavailable.
 
@@ -139,96 +140,47 @@ class Parts:
             ConfigurationError: a job type's settings are wrong.
             SchemaMismatch: the tables are not those of this version.
         """
-        if not self._ready():
+        if not self._ready(checked):
             return False
-        if self._rescuer is not None:  # a drain may end before the rescuer's own first round
-            self._rescuer.try_round()
+        self._rescuer.try_round()  # a drain may end before the rescuer's own first round
         self._scheduler.try_round()  # likewise: a worker started by cron enqueues today's slots and runs them
         queues = " ".join(f"{queue.request.queue}={queue.request.threads}" for queue in self.queues)
-        _log.info("worker.started", extra={"worker": self.heartbeat.worker.id, "queues": queues})
+        database = describe_database(self._context.store.engine.url)
+        _log.info("worker.started", extra={"worker": self.heartbeat.worker.id, "database": database, "queues": queues})
         self.started = True
         return True
 
     def start_threads(self) -> None:
-        self.outage.retry_until_available(partial(_connect, self._app.store), give_up=self._gives_up)
+        context = self._context
+        context.outage.retry_until_available(partial(_connect, context.store), give_up=context.gives_up)
         for service in (self.settler, self.heartbeat, *self.others):
-            service.start(self.supervisor)
-        self.queues.start(self.supervisor)
+            service.start(context.supervisor)
+        self.queues.start(context.supervisor)
 
-    def _ready(self) -> bool:
+    def _ready(self, checked: bool) -> bool:
         """What precedes the first claim; waits for an unavailable database."""
-        app = self._app
+        context = self._context
         steps: list[Callable[[], object]]
-        steps = [partial(_start_type, job_type, self._is_interrupt) for job_type in app.job_types]
-        if not self._checked:
-            steps.append(partial(revisions.check, app.store))
-        steps += [self.heartbeat.register, self._look_for_unknown_types]
-        return all(self.outage.retry_until_available(partial(_done, step), give_up=self._gives_up) for step in steps)
+        steps = [partial(_start_type, job_type, context.runtime.is_interrupt) for job_type in context.job_types]
+        if not checked:
+            steps.append(partial(revisions.check, context.store))
+        steps += [self.heartbeat.register, self._look_for_unknown]
+        return all(
+            context.outage.retry_until_available(partial(_done, step), give_up=context.gives_up) for step in steps
+        )
 
-    def _look_for_unknown_types(self) -> None:
+    def _look_for_unknown(self) -> None:
         """Warn of jobs of unknown types, which a worker without the app's types (a forgotten --app) would ignore."""
-        store = self._app.store
+        app, store = self._context.app, self._context.store
         with store.read() as connection:
-            unknown = count_unknown(store, connection, self._app.job_types.names())
-        self.unknown_types = bool(unknown)
+            unknown, queues = find_unknown(store, connection, app.job_types.names(), app.queues)
+        self.unknown_jobs = bool(unknown or queues)
         if unknown:
             types = " ".join(sorted(unknown_type.job_type for unknown_type in unknown))
             facts = {"types": types, "jobs": sum(unknown_type.jobs for unknown_type in unknown)}
             _log.warning(
                 "worker.unknown_types", extra={**facts, "advice": "name the app that knows them: --app, EFFECTS_APP"}
             )
-
-    # -- what they tell each other ---------------------------------------------------------------------------
-
-    def _waits_for_database(self) -> None:
-        """Called by each thread that does. Time limits hold meanwhile: they are the dispatcher's to see to."""
-        self.supervisor.came_round()
-        self.releases.came_round()  # it may be waiting for this thread, which releases for both
-        if self._caller is not None and self._caller.thread is self._current():
-            self.queues.give_up_overdue()
-
-    def _database_is_back(self) -> None:
-        self._wakeup.reconnect()
-        self.queues.poll()
-
-    def _activity(self) -> Activity:
-        now, wrote_at = self._now(), self.settler.wrote_at
-        return Activity(
-            claimed=now - self._caller.came_round_at if self._caller is not None else None,
-            settled=now - wrote_at if wrote_at is not None else None,
-            fired=self._scheduler.came_round_seconds_ago(now),
-            oldest_unsettled_seconds=self.settler.oldest_unwritten_seconds(),
-        )
-
-    def _may_start(self) -> bool:
-        return not self._stopping.is_set() and self.heartbeat.lease_valid
-
-    def _settle(self, settlement: Settlement) -> None:
-        self.settler.add(settlement)
-
-    def _wait_written(self, settlement: Settlement) -> None:
-        self.settler.wait_written(settlement)
-
-    def _mark(self, executions: list[Execution]) -> Released:
-        released = mark_released(self._app, self.outage, executions, give_up=self._stopping.is_set)
-        self.evidence.released(executions, released.marked)
-        return released
-
-    def _count(self, settlements: Sequence[Settlement]) -> None:
-        self.evidence.settled(settlements)
-        self._numbers.count(settlements)
-
-    def _held(self) -> set[int]:
-        """Queues first: what leaves one is known to the settler before. What cannot be written was carried out."""
-        open_ids = self.queues.open_ids()
-        unwritten = {settlement.job.id for settlement in self.settler.unwritten}
-        return open_ids | unwritten | self.settler.unwritable
-
-    def _settled(self, settlement: Settlement) -> None:
-        job = settlement.job
-        if job.group_key is not None:
-            self.queues.look_at_group(job.home_queue, job.group_key)
-        self._recorded(settlement)
 
 
 def _connect(store: Store) -> None:
@@ -254,3 +206,187 @@ def _start_type(job_type: JobType[Any], is_interrupt: Callable[[BaseException], 
             raise
         facts = {"type": job_type.name, "error": type(error).__name__, "at": error_places(error)}
         _log.error("worker_starts.failed", extra=facts)
+
+
+FLUSH_SECONDS = 30.0
+JOIN_SECONDS = 2.0
+HOOKS_SECONDS = 2.0  # for hooks that have not returned
+LOOK_SECONDS = 0.02
+
+
+class Shutdown:
+    """The shutdown, performed once, by the dispatcher's thread or by one that takes over if that stalls.
+
+    Args:
+        grace_seconds: for running handlers after a requested stop; at the end of a drain they have their
+            own deadlines.
+        stop_asked: whether a stop was requested.
+        aborting: set when there is no grace any more.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        parts: Parts,
+        *,
+        grace_seconds: float,
+        stop_asked: Callable[[], bool],
+        aborting: threading.Event,
+    ) -> None:
+        self._context, self._parts, self._now = context, parts, context.runtime.monotonic
+        self._grace_seconds, self._stop_asked = grace_seconds, stop_asked
+        self._aborting, self._came_round = aborting, context.supervisor.came_round
+        self._begun, self._is_interrupt = threading.Lock(), context.runtime.is_interrupt
+        self.over = context.runtime.event()
+
+    @property
+    def _of_async_handlers(self) -> tuple[Service, ...]:
+        return (self._parts.loop, self._parts.releases)
+
+    @property
+    def begun(self) -> bool:
+        return self._begun.locked()
+
+    def conduct(self, *, fault: tuple[ExitCode, str] | None) -> bool:
+        """False if another thread has begun it.
+
+        Args:
+            fault: the exit code and the reason, where the end is not in order. Then claimed jobs that the part which
+                failed left without a holder are returned, and the worker's row keeps both.
+        """
+        if not self._begun.acquire(blocking=False):
+            return False
+        try:
+            self._conduct(fault)
+        finally:
+            self.over.set()
+        return True
+
+    def _conduct(self, fault: tuple[ExitCode, str] | None) -> None:
+        parts = self._parts
+        for service in parts.others:
+            service.stop()
+        parts.queues.give_back_unstarted()
+        self._wait_for_running()
+        parts.queues.cut_short()
+        parts.queues.close()
+        for part in self._of_async_handlers:
+            part.stop()
+        if fault is not None:
+            self._try("give_back", lambda: parts.claimer.give_back(parts.heartbeat.worker.id))
+        self._flush()
+        parts.heartbeat.stop()
+        self._join()
+        self._context.app.hooks.finish(0.0 if self._aborting.is_set() else HOOKS_SECONDS)
+        self._try("numbers", parts.heartbeat.write_numbers)
+        for job_type in self._context.job_types:
+            self._try("worker_ends", job_type.worker_ends)
+        self._try("deregister", lambda: self._deregister(fault))
+        if fault is None and not self._context.outage.under_way and not parts.settler.unwritten:
+            self._try("evidence", parts.evidence.close)
+
+    def _deregister(self, fault: tuple[ExitCode, str] | None) -> None:
+        store, worker = self._context.store, self._parts.heartbeat.worker.id
+        last = partial(deregister, store, worker) if fault is None else partial(end, store, worker, *fault)
+        self._context.outage.retry_until_available(last, give_up=lambda: True)
+
+    def _try(self, step: str, call: Callable[[], object]) -> None:
+        """Log a failure and leave the rest to rescue: the process ends in any case."""
+        self._came_round()
+        try:
+            call()
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise
+            fields = {"step": step, "error": type(error).__name__, "at": error_places(error)}
+            _log.warning("worker.end_failed", extra=fields)
+
+    def _wait_for_running(self) -> None:
+        queues, asked_at = self._parts.queues, None
+        while queues.busy() and not self._aborting.is_set():
+            self._came_round()
+            asked_at = asked_at or (self._now() if self._stop_asked() else None)
+            if asked_at is not None and self._now() - asked_at > self._grace_seconds:
+                return
+            queues.give_up_overdue()
+            self._aborting.wait(LOOK_SECONDS)
+
+    def _flush(self) -> None:
+        """Have what was answered written. After the time what is left is left to rescue."""
+        settler = self._parts.settler
+        settler.close()
+        until = self._now() + FLUSH_SECONDS
+        while settler.is_alive() and self._now() < until:
+            self._came_round()
+            settler.join(0.05)
+            if self._aborting.is_set() and self._context.outage.under_way:
+                break
+        settler.abandon()
+
+    def _join(self) -> None:
+        """They hold connections, and a heartbeat under way would find us gone; one that hangs is left behind."""
+        until = self._now() + JOIN_SECONDS
+        for service in (self._parts.heartbeat, *self._of_async_handlers, *self._parts.others):
+            service.join(max(0.0, until - self._now()))
+        self._came_round()
+
+
+class OwnProcess(Protocol):
+    """The process, where it is the worker's own: it ends also where its interpreter stands still. Must not raise."""
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether a person reads its log: then texts of exceptions are logged, which may be personal."""
+
+    def end(self, code: int) -> object:
+        """End it, at once."""
+
+    def came_round(self) -> None:
+        """The interpreter goes on; called every second."""
+
+    def put_off(self, seconds: float) -> None:
+        """It will end within so many seconds from now, and may not come round meanwhile."""
+
+
+class LastResort:
+    """A thread that waits for the worker's end, and ends the process where it does not come.
+
+    It is there from the worker's start, because at the end there may be no thread, no memory and no descriptor to have.
+
+    Args:
+        process: None where it is not ours to end.
+    """
+
+    def __init__(self, runtime: Runtime, process: OwnProcess | None) -> None:
+        self._process, self._now = process, runtime.monotonic
+        self._end: tuple[float, ExitCode] | None = None  # monotonic
+        self._has_returned = False
+        self._changed = runtime.event()
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Be there from now on."""
+        if self._process is not None:
+            supervisor.start(supervisor.watch("last-resort"), partial(self._guard, self._process))
+
+    def within(self, seconds: float, code: ExitCode) -> None:
+        """The worker returns within so many seconds from now, or the process ends with the code."""
+        end = (self._now() + seconds, code)
+        self._end = end if self._end is None else min(end, self._end)
+        self._changed.set()
+        if self._process is not None:
+            self._process.put_off(seconds)  # the supervisor, which does so, may be what failed
+
+    def returned(self) -> None:
+        """The worker's caller has the process again."""
+        self._has_returned = True
+        self._changed.set()
+
+    def _guard(self, process: OwnProcess) -> None:
+        while not self._has_returned:
+            end = self._end
+            seconds = None if end is None else end[0] - self._now()
+            if end is not None and end[0] <= self._now():
+                process.end(end[1])
+                return
+            self._changed.wait(seconds)
+            self._changed.clear()

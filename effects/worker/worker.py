@@ -8,40 +8,59 @@ each job had come; `effects.store.queue.liveness.rescue` reads them.
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
-from effects.app import Effects
-from effects.exit_codes import ExitCode
-from effects.logs import RateLimitedLogger, error_places
+from effects.app.effects import Effects
+from effects.kit.exit_codes import ExitCode
+from effects.kit.logs import own_logger
 from effects.model.settlement import Settlement
-from effects.worker.machine.lasting import lasting
-from effects.worker.machine.runtime import Runtime
-from effects.worker.parts import Parts
-from effects.worker.shutdown import FLUSH_SECONDS, JOIN_SECONDS, LastResort, Shutdown
-from effects.worker.supervision.supervisor import PartFault
+from effects.worker.attempts.attempt import RunningAttempt
+from effects.worker.context import WorkerContext
+from effects.worker.machine.runtime import Runtime, rare_collections
+from effects.worker.parts import FLUSH_SECONDS, JOIN_SECONDS, LastResort, OwnProcess, Parts, Shutdown
+from effects.worker.queues.worker_queues import planned
+from effects.worker.recording.observers import Observer
+from effects.worker.supervisor import PartFault, Supervisor
 
 HANGING_MAX = 4
 HANDOVER_SECONDS = 1.0  # a dispatcher that has not begun the shutdown by then has stalled
 FORCED_END_SECONDS = 1.5
 END_MARGIN_SECONDS = 5.0
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 @dataclass(slots=True)
 class DrainResult:
     """What a drain did. `finished` is False when the time ran out first.
 
-    `unknown_types`: when it began, there were jobs of types that are not registered here.
+    `unknown_jobs`: when it began, there were jobs of types or in queues that this app does not know.
     """
 
     finished: bool = True
     counts: dict[str, int] = field(default_factory=dict)
     exit_code: ExitCode = ExitCode.DONE
-    unknown_types: bool = False
+    unknown_jobs: bool = False
+
+
+class _OutcomeCounts(Observer):
+    """Recorded outcomes by their kind."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def recorded(self, settlements: Sequence[Settlement]) -> None:
+        with self._lock:
+            for settlement in settlements:
+                ends = settlement.ends
+                word = settlement.status if ends else settlement.outcome
+                if ends or (word and not settlement.lost):  # a lost attempt was another worker's
+                    self.counts[word] = self.counts.get(word, 0) + 1
 
 
 class Worker:
@@ -53,20 +72,21 @@ class Worker:
     Args:
         app: settings, database and job types. Checked here and when the worker starts: a database that it
             does not know is refused with SchemaMismatch.
-        queues: queue → attempts at a time. Default: the `default` queue, every queue that a job type or EFFECTS_QUEUES
-            names.
-        settled: called after every recorded outcome, from the thread that settles or the one that rescues (for progress
-            bars). What it raises is logged.
-        rescue: whether to take back the jobs of workers that are gone. Default yes.
-        checked: the caller has just checked the version of the tables. Default: checked at the start.
+        queues: queue → attempts at a time. Default: the `default` queue, every queue that a job type, EFFECTS_QUEUES or
+            `Effects(queues=[…])` names.
+        housekeeping: whether to serve the queue `effects` besides: pruning, bulk actions, alerts. Default yes.
+        grace_seconds: for running handlers after a requested stop. Default: of the settings.
         runtime: time, threads and randomness. Default: the machine's.
-        hard_end: ends the process with an exit code, at once, where something hangs that we cannot end: after a second
-            `stop`, or when an end takes longer than it may. `effects work` gives `os._exit`. Default: such a thread is
-            left behind, because the process is not ours.
+        observers: told of what is committed, after the worker's own observers, from the thread that settles, releases
+            or rescues. What one raises is logged and counted.
+        process: ends the process where something hangs that we cannot end: after a second `stop`, when an end takes
+            longer than it may, or where the interpreter stands still. `effects work` gives one. Default: such a thread
+            is left behind, because the process is not ours.
 
     Attributes:
         fault: the first part that died or stalled, if one has.
         counts: recorded outcomes by their kind; of the jobs taken back from lost workers, those that ended.
+        observer_errors: class of an observer → how often it has raised.
     """
 
     def __init__(
@@ -74,34 +94,38 @@ class Worker:
         app: Effects,
         *,
         queues: Mapping[str, int] | None = None,
+        housekeeping: bool = True,
         grace_seconds: float | None = None,
-        settled: Callable[[Settlement], None] | None = None,
-        rescue: bool = True,
-        checked: bool = False,
         runtime: Runtime | None = None,
-        hard_end: Callable[[int], object] | None = None,
+        observers: Sequence[Observer] = (),
+        process: OwnProcess | None = None,
     ) -> None:
         self.app = app
-        self.counts: dict[str, int] = {}
-        self._counting = threading.Lock()
         self.fault: PartFault | None = None
         self._runtime = runtime = runtime or Runtime()
         self._now = runtime.monotonic
         self._grace_seconds = app.settings.grace_seconds if grace_seconds is None else grace_seconds
-        self._told = settled
-        self._last_resort = LastResort(runtime, hard_end)
-        self._callback_errors = RateLimitedLogger(_log, "callback.failed")
-        self._stopping, self._aborting = runtime.event(), runtime.event()
+        self._last_resort = LastResort(runtime, process)
+        self._aborting = runtime.event()
         self._coming = runtime.event()  # the dispatcher's thread, to its end
-        self._give_up_at = float("inf")  # monotonic; the end of a drain's time
         self._handlers_hang = False  # too many of them; once true, so for good: some may come back during the end
         self._stop_asked = False  # by `stop`, in contrast to a drain that has come to its end
-        self._parts = parts = Parts(
-            app, runtime, queues=queues, rescue=rescue, checked=checked, stopping=self._stopping,
-            gives_up=self._gives_up, recorded=self._count, drain_requested=self._stop_once, failed=self._failed,
-        )  # fmt: skip
+        self._context = context = WorkerContext(
+            app,
+            runtime,
+            Supervisor(runtime, failed=self._failed),
+            logs_error_texts=process is not None and process.is_on_terminal,
+        )
+        self._stopping = context.stopping
+        outcomes = _OutcomeCounts()
+        self.counts = outcomes.counts
+        requests = planned(app, queues, runtime, housekeeping=housekeeping)
+        self._parts = Parts(context, requests, [outcomes, *observers], self._stop_once)
+        self.observer_errors: Mapping[str, int] = self._parts.observers.errors
+        if process is not None:
+            context.supervisor.each_second(process.came_round)
         self._shutdown = Shutdown(
-            app, parts, runtime, grace_seconds=self._grace_seconds,
+            context, self._parts, grace_seconds=self._grace_seconds,
             stop_asked=lambda: self._stop_asked or self.fault is not None, aborting=self._aborting,
         )  # fmt: skip
 
@@ -112,8 +136,13 @@ class Worker:
         """The id of its row; another one after it was declared dead."""
         return self._parts.heartbeat.worker.id
 
+    @property
+    def running(self) -> list[RunningAttempt]:
+        """The attempts that it is carrying out."""
+        return self._parts.queues.running
+
     def run(self) -> ExitCode:
-        """Work until `stop` is called; the exit code: 0, 70 or 75 (see `effects.exit_codes`).
+        """Work until `stop` is called; the exit code: 0, 70 or 75 (see `effects.kit.exit_codes`).
 
         Raises:
             SchemaMismatch: the tables are not those of this version.
@@ -121,25 +150,26 @@ class Worker:
         self._live(self._go_on)
         return self._code(ExitCode.DONE)
 
-    def drain(self, max_seconds: float | None = None) -> DrainResult:
+    def drain(self, max_seconds: float | None = None, *, checked: bool = False) -> DrainResult:
         """Work until no job is due, or until `max_seconds` have passed; no job starts after that, and an unavailable
         database is no longer waited for.
 
         Jobs that are due later, retries included, are not waited for. Two drains at once are harmless.
+
+        Args:
+            checked: the caller has just checked the version of the tables.
         """
         if max_seconds is not None:
-            self._give_up_at = self._now() + max_seconds
+            self._context.give_up_at = self._now() + max_seconds
         result = DrainResult(finished=False)
         self._parts.loader.draining = True
         self._parts.queues.look_first()
 
         def until_nothing_is_due() -> None:
-            parts = self._parts
-            nothing = parts.dispatcher.sees_nothing() and not parts.more_to_come.waited()
-            result.finished = nothing or self._drained()
+            result.finished = self._parts.dispatcher.sees_nothing() or self._drained()
 
-        self._live(until_nothing_is_due)
-        result.counts, result.unknown_types = dict(self.counts), self._parts.unknown_types
+        self._live(until_nothing_is_due, checked=checked)
+        result.counts, result.unknown_jobs = dict(self.counts), self._parts.unknown_jobs
         if not result.finished:
             result.exit_code = self._code(ExitCode.TIME_RAN_OUT)
         else:
@@ -150,11 +180,24 @@ class Worker:
         """Stop claiming, finish or give back, and end within the grace period. Called again: end at once, and where
         `hard_end` was given, within 2 s in any case, with exit code 143.
 
-        Safe in a signal handler: the events are set by a thread of its own, because the interrupted thread may be
-        inside one of their locks.
+        Safe in a signal handler: the events are set by a separate thread, because the interrupted thread may be
+        inside one of their locks. Where no thread can be started, they are set here nevertheless.
         """
+        if not self._started(self.stop_directly, "effects-stop"):
+            self.stop_directly()
+
+    def stop_directly(self) -> None:
+        """As `stop`, on the calling thread, which is in no signal handler: it needs nothing that may be used up."""
         again, self._stop_asked = self._stop_asked, True
-        self._runtime.start(lambda: self._stop(again), "effects-stop")
+        self._stop(again)
+
+    def _started(self, run: Callable[[], None], name: str) -> bool:
+        """Whether a thread does this: a process may have no more of them, or no memory."""
+        try:
+            self._runtime.start(run, name)
+        except (RuntimeError, MemoryError):
+            return False
+        return True
 
     def _stop_once(self) -> None:
         """Stop because of `effects workers drain`: like the first signal, never like the second."""
@@ -162,14 +205,15 @@ class Worker:
             self.stop()
 
     def _stop(self, at_once: bool) -> None:
+        seconds, code = (FORCED_END_SECONDS, ExitCode.FORCED) if at_once else (self._end_seconds, ExitCode.PART_FAILED)
+        self._last_resort.within(seconds, code)
         self._stopping.set()
         if at_once:
             self._aborting.set()
-            self._last_resort.within(FORCED_END_SECONDS, ExitCode.FORCED)
-        else:
-            self._last_resort.within(self._end_seconds, ExitCode.PART_FAILED)
-        self._parts.wake.set()
-        _log.info("worker.stopping", extra={"grace_seconds": 0.0 if at_once else self._grace_seconds})
+        self._context.wake.set()
+        facts = {"grace_seconds": 0.0 if at_once else self._grace_seconds}
+        # By another thread: one that waits for a full pipe would not hear the next signal.
+        self._started(partial(_log.info, "worker.stopping", extra=facts), "effects-log")
 
     def _go_on(self) -> None:
         self._parts.start_threads()
@@ -180,20 +224,9 @@ class Worker:
     def _drained(self) -> bool:
         self._parts.start_threads()
         finished = False
-        while not (finished or self._gives_up() or self._too_many_hang()):
-            finished = self._parts.dispatcher.nothing_due(self._give_up_at) and not self._more_comes()
+        while not (finished or self._context.gives_up() or self._too_many_hang()):
+            finished = self._parts.dispatcher.nothing_due()
         return finished
-
-    def _more_comes(self) -> bool:
-        """Whether another worker's job is about to enqueue what is to be done here; waits a moment for it."""
-        coming = self._parts.more_to_come.waited()
-        if coming:
-            self._parts.queues.poll()
-        return coming
-
-    def _gives_up(self) -> bool:
-        """Whether to wait for the database, or for jobs, no longer."""
-        return self._stopping.is_set() or self._now() >= self._give_up_at
 
     def _code(self, otherwise: ExitCode) -> ExitCode:
         if self.fault is not None:
@@ -208,23 +241,24 @@ class Worker:
 
     # -- start and end ---------------------------------------------------------------------------------------
 
-    def _live(self, loop: Callable[[], None]) -> None:
+    def _live(self, loop: Callable[[], None], *, checked: bool = False) -> None:
         """Start, loop, and end in every case."""
-        parts, watch = self._parts, self._parts.watch_caller()
+        parts, supervisor, watch = self._parts, self._context.supervisor, self._parts.watch_caller()
         try:
-            if parts.start():
+            self._last_resort.start(supervisor)
+            if parts.start(checked=checked):
                 try:
-                    with lasting():
+                    with rare_collections():
                         loop()
                 except (KeyboardInterrupt, SystemExit):  # of the program that runs us
                     raise
                 except BaseException as error:
-                    parts.supervisor.ended(watch, error)
+                    supervisor.ended(watch, error)
                 finally:
                     self._end()
         finally:
-            parts.supervisor.forget(watch)
-            parts.supervisor.stop()
+            supervisor.forget(watch)
+            supervisor.stop()
             self._last_resort.returned()
 
     def _end(self) -> None:
@@ -238,15 +272,17 @@ class Worker:
 
     def _failed(self, fault: PartFault) -> None:
         """Told by the supervisor, on whichever thread found it."""
-        self._stopping.set()
         first, self.fault = self.fault is None, self.fault or fault
-        for service in (self._parts.settler, self._parts.heartbeat):  # the end needs them
-            if service.name == fault.part:
-                service.substitute(self._parts.supervisor)
         if first:
             self._last_resort.within(self._end_seconds, ExitCode.PART_FAILED)
-            self._runtime.start(self._take_over, "effects-end")
-        self._parts.wake.set()
+        self._stopping.set()
+        self._context.wake.set()
+        for service in (self._parts.settler, self._parts.heartbeat):  # the end needs them
+            if service.name == fault.part:
+                with suppress(RuntimeError, MemoryError):
+                    service.substitute(self._context.supervisor)
+        if first:
+            self._started(self._take_over, "effects-end")
 
     def _take_over(self) -> None:
         """Conduct the end where the dispatcher's thread does not come to it; then the process ends without it."""
@@ -263,6 +299,7 @@ class Worker:
         """Whether so many handlers hang that only a fresh process helps; logged once."""
         if not self._handlers_hang and len(hanging := self._parts.queues.hanging) >= HANGING_MAX:
             self._handlers_hang = True
+            self._last_resort.within(self._end_seconds, ExitCode.HANDLERS_HANG)
             jobs = ",".join(str(attempt.job.id) for attempt in hanging)
             types = " ".join(sorted({attempt.job.job_type for attempt in hanging}))
             _log.error("worker.handlers_hang", extra={"jobs": jobs, "types": types})
@@ -276,7 +313,7 @@ class Worker:
             return str(self.fault)
         if self._handlers_hang:
             return "too many handlers hang"
-        return None if self._parts.supervisor.is_looking else "supervisor stalled"
+        return None if self._context.supervisor.is_looking else "supervisor stalled"
 
     def why_not_ready(self) -> str | None:
         """Why it would start no job now: it has not started, it stops, its heartbeat is not current. Else None."""
@@ -286,21 +323,4 @@ class Worker:
             return "stopping"
         if not self._parts.started:
             return "starting"
-        return (
-            None if self._parts.heartbeat.lease_valid else "no heartbeat for half a lease: is the database reachable?"
-        )
-
-    def _count(self, settlement: Settlement) -> None:
-        ends = settlement.ends
-        if ends:
-            self.app.notifier.ended(settlement.job.id)
-        self.app.hooks.recorded(settlement)
-        word = settlement.status if ends else settlement.outcome
-        if ends or (word and not settlement.lost):  # a lost attempt was another worker's
-            with self._counting:
-                self.counts[word] = self.counts.get(word, 0) + 1
-        if self._told is not None:
-            try:
-                self._told(settlement)
-            except BaseException as error:
-                self._callback_errors.error(f"settled raised {type(error).__name__} at {error_places(error)}")
+        return None if self._context.lease.is_valid else "no heartbeat for half a lease: is the database reachable?"

@@ -1,114 +1,46 @@
 """Templated e-mail: written in your own transaction, sent once, or known not to be."""
 
-from typing import TYPE_CHECKING
+from effects.extend.process import lazy
 
-from effects.extend import lazy
-
-if TYPE_CHECKING:
-    from effects_email.api import Preview, preview_email, send_email, send_templated_email, send_templated_emails
-    from effects_email.async_api import send_email_async, send_templated_email_async, send_templated_emails_async
-    from effects_email.errors import (
-        AddressInvalid,
-        AttachmentInvalid,
-        EmailInvalid,
-        EmailNotFound,
-        RenderingFailed,
-        SuppressionInvalid,
-        TemplateError,
-        TemplateNotFound,
-        TokenInvalid,
-    )
-    from effects_email.events import ProviderEvent, events_of
-    from effects_email.jobs.send import EmailSend
-    from effects_email.message.address import parse_address
-    from effects_email.message.attachments import File
-    from effects_email.message.invite import Invite
-    from effects_email.message.source import Address
-    from effects_email.personal.export import Exported, export_address
-    from effects_email.personal.forget import Forgotten, forget_address
-    from effects_email.request import NewEmail, email_key
-    from effects_email.settings import EmailSettings
-    from effects_email.suppressions.suppression import (
-        LogLine,
-        Suppression,
-        find_suppressions,
-        list_suppressions,
-        suppress,
-        suppression_log,
-        unsuppress,
-    )
-    from effects_email.templates.markdown import escape_markdown
-    from effects_email.unsubscribe import unsubscribe_link
-    from effects_email.writing import EmailReceipt
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects_email.api": "Preview, preview_email, send_email, send_templated_email, send_templated_emails",
-            "effects_email.async_api": "send_email_async, send_templated_email_async, send_templated_emails_async",
-            "effects_email.errors": (
-                "AddressInvalid, AttachmentInvalid, EmailInvalid, EmailNotFound, RenderingFailed, "
-                "SuppressionInvalid, TemplateError, TemplateNotFound, TokenInvalid"
-            ),
-            "effects_email.events": "ProviderEvent, events_of",
-            "effects_email.jobs.send": "EmailSend",
-            "effects_email.message.address": "parse_address",
-            "effects_email.message.attachments": "File",
-            "effects_email.message.invite": "Invite",
-            "effects_email.message.source": "Address",
-            "effects_email.personal.export": "Exported, export_address",
-            "effects_email.personal.forget": "Forgotten, forget_address",
-            "effects_email.request": "NewEmail, email_key",
-            "effects_email.settings": "EmailSettings",
-            "effects_email.suppressions.suppression": (
-                "LogLine, Suppression, find_suppressions, list_suppressions, suppress, suppression_log, unsuppress"
-            ),
-            "effects_email.templates.markdown": "escape_markdown",
-            "effects_email.unsubscribe": "unsubscribe_link",
-            "effects_email.writing": "EmailReceipt",
-        },
-    )
-
-__all__ = [
-    "Address",
-    "AddressInvalid",
-    "AttachmentInvalid",
-    "EmailInvalid",
-    "EmailNotFound",
-    "EmailReceipt",
-    "EmailSend",
-    "EmailSettings",
-    "Exported",
-    "File",
-    "Forgotten",
-    "Invite",
-    "LogLine",
-    "NewEmail",
-    "Preview",
-    "ProviderEvent",
-    "RenderingFailed",
-    "Suppression",
-    "SuppressionInvalid",
-    "TemplateError",
-    "TemplateNotFound",
-    "TokenInvalid",
-    "email_key",
-    "escape_markdown",
-    "events_of",
-    "export_address",
-    "find_suppressions",
-    "forget_address",
-    "list_suppressions",
-    "parse_address",
-    "preview_email",
-    "send_email",
-    "send_email_async",
-    "send_templated_email",
-    "send_templated_email_async",
-    "send_templated_emails",
-    "send_templated_emails_async",
-    "suppress",
-    "suppression_log",
-    "unsubscribe_link",
-    "unsuppress",
-]
+with lazy.names(__name__):
+    from effects_email.api import Preview as Preview
+    from effects_email.api import preview_email as preview_email
+    from effects_email.api import send_email as send_email
+    from effects_email.api import send_templated_email as send_templated_email
+    from effects_email.api import send_templated_emails as send_templated_emails
+    from effects_email.async_api import send_email_async as send_email_async
+    from effects_email.async_api import send_templated_email_async as send_templated_email_async
+    from effects_email.async_api import send_templated_emails_async as send_templated_emails_async
+    from effects_email.errors import AddressInvalid as AddressInvalid
+    from effects_email.errors import AttachmentInvalid as AttachmentInvalid
+    from effects_email.errors import EmailInvalid as EmailInvalid
+    from effects_email.errors import EmailNotFound as EmailNotFound
+    from effects_email.errors import RenderingFailed as RenderingFailed
+    from effects_email.errors import SuppressionInvalid as SuppressionInvalid
+    from effects_email.errors import TemplateError as TemplateError
+    from effects_email.errors import TemplateNotFound as TemplateNotFound
+    from effects_email.errors import TokenInvalid as TokenInvalid
+    from effects_email.events import ProviderEvent as ProviderEvent
+    from effects_email.events import events_of as events_of
+    from effects_email.jobs.send import EmailSend as EmailSend
+    from effects_email.message.address import parse_address as parse_address
+    from effects_email.message.attachments import File as File
+    from effects_email.message.invite import Invite as Invite
+    from effects_email.message.source import Address as Address
+    from effects_email.personal import Exported as Exported
+    from effects_email.personal import Forgotten as Forgotten
+    from effects_email.personal import export_address as export_address
+    from effects_email.personal import forget_address as forget_address
+    from effects_email.request import NewEmail as NewEmail
+    from effects_email.request import email_key as email_key
+    from effects_email.settings import EmailSettings as EmailSettings
+    from effects_email.suppression import LogLine as LogLine
+    from effects_email.suppression import Suppression as Suppression
+    from effects_email.suppression import find_suppressions as find_suppressions
+    from effects_email.suppression import list_suppressions as list_suppressions
+    from effects_email.suppression import suppress as suppress
+    from effects_email.suppression import suppression_log as suppression_log
+    from effects_email.suppression import unsuppress as unsuppress
+    from effects_email.templates.markdown import escape_markdown as escape_markdown
+    from effects_email.unsubscribe import unsubscribe_link as unsubscribe_link
+    from effects_email.writing import EmailReceipt as EmailReceipt

@@ -1,34 +1,40 @@
-"""What an operator does with messages: look one up, send one again, try a transport; `listing` lists them."""
+"""What an operator does with messages: list them, look one up, send one again, try a transport."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row
 
 from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.extend import AuditAction, Requeued, moment, note, requeue
+from effects.extend.actions import AuditAction, Requeued, note, requeue
+from effects.extend.rows import record
+from effects.extend.sql import ANY_TIME, Window, set_filters
+from effects.extend.text import moment
 from effects_email.errors import EmailNotFound, TemplateError
-from effects_email.events import Fate, ProviderEvent, fate_of, read_events
+from effects_email.events import Fate, ProviderEvent, fate_of, fates, read_events
+from effects_email.jobs.outgoing import redirected
 from effects_email.jobs.send import EmailSend
-from effects_email.message.address import Recipient, recipient
+from effects_email.message.address import Recipient, address_digests, recipient, spec_of
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
-from effects_email.message.staging import redirected
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
-from effects_email.tables import sent
-from effects_email.tables.tries import EmailTry, read_tries
+from effects_email.tables import lists, sent
+from effects_email.tables.lists import EmailTry, read_tries
 from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
 
 _TEST_SECONDS = 120.0
 _TEST = AuditAction("transport", "test")
+_BATCH = 500  # messages whose events one statement looks up
+# From the key of a message and a number of rows to these and the key of the last one searched, where older ones remain.
+_Read: TypeAlias = Callable[[str | None, int], tuple[Sequence[Row[Any]], str | None]]
 
 
 class RecipientRecord(msgspec.Struct, frozen=True):
@@ -124,7 +130,7 @@ def requeue_email(
     Raises:
         EmailNotFound: no message has this name.
         JobStateError: it has not ended, or it was sent (or may have been) and that was not confirmed; see
-            `effects.store.operator.requeue`.
+            `effects.store.effects.requeue`.
         TemplateError, ConfigurationError: it cannot be rendered again.
     """
     with app.store.begin() as connection:
@@ -238,3 +244,101 @@ def _record(app: Effects, row: Row[Any], group: Sequence[Row[Any]]) -> EmailReco
             for recipient in group
         ),
     )
+
+
+class EmailSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a list: nothing personal, nothing that a key opens.
+
+    `state`: intended, released, done, refused, unknown or abandoned. `outcome`, `reply_code`: of the newest attempt.
+    `fate`: after a server took it, as far as anybody reported: delivered, bounced or complained.
+    """
+
+    key: str
+    job_id: int
+    state: str
+    fate: Fate | None
+    outcome: str | None
+    template: str
+    transport: str
+    tries: int
+    reply_code: int | None
+    created_at: datetime
+
+
+class EmailPage(msgspec.Struct, frozen=True):
+    """Some messages, and the `before` of the next page: None at the end.
+
+    `more`: further ones match; otherwise older ones merely remain to be searched.
+    """
+
+    emails: list[EmailSummary]
+    next_before: str | None = None
+    more: bool = False
+
+
+def list_emails(
+    app: Effects,
+    *,
+    address: Recipient | None = None,
+    key: str | None = None,
+    status: str | None = None,
+    fate: Fate | None = None,
+    window: Window = ANY_TIME,
+    before: str | None = None,
+    limit: int = 50,
+) -> EmailPage:
+    """List messages, newest first. By status or fate, without an address, a page searches 10,000 messages at most.
+
+    Args:
+        address: only those to this address (of group messages: the first recipient).
+        status: of the effect, such as `done`. Default any.
+        fate: `delivered`, `bounced` or `complained`, as the latest reports say. Default any, and those of which nothing
+            was reported.
+        window: when they were created.
+        before: the key of a message; only older ones: the next page.
+        limit: at most so many.
+
+    Raises:
+        AddressInvalid: `address` is no address.
+        EmailNotFound: no message has the key `before`.
+    """
+    digests = None if address is None else address_digests(app, spec_of(address))
+    filters = {"key": key, "state": status, **window.parameters()}
+    with app.store.read() as connection:
+        if before is not None and not lists.exists(app.store, connection, before):
+            raise EmailNotFound(f"there is no message of the key {before!r}")
+
+        def read(before: str | None, size: int) -> tuple[Sequence[Row[Any]], str | None]:
+            chosen = set_filters({**filters, "before": before})
+            if digests is None:
+                return lists.messages(app.store, connection, chosen, limit=size)
+            return lists.messages_to(app.store, connection, digests, chosen, limit=size), None
+
+        if fate is None:
+            rows, searched_to = read(before, limit + 1)
+            by_message = fates(app, connection, [row.message_id for row in rows])
+        else:
+            rows, searched_to = _of_fate(app, connection, read, fate, before, limit + 1)
+            by_message = {row.message_id: fate for row in rows}
+    emails = [_summary(row, by_message.get(row.message_id)) for row in rows[:limit]]
+    return EmailPage(emails, emails[-1].key if len(rows) > limit else searched_to, more=len(rows) > limit)
+
+
+def _of_fate(
+    app: Effects, connection: Connection, read: _Read, fate: Fate, before: str | None, size: int
+) -> tuple[Sequence[Row[Any]], str | None]:
+    rows: list[Row[Any]] = []
+    for _ in range(max(lists.SPAN // _BATCH, 1)):
+        batch, searched_to = read(before, _BATCH)
+        by_message = fates(app, connection, [row.message_id for row in batch])
+        rows += [row for row in batch if by_message.get(row.message_id) == fate]
+        if len(rows) >= size:
+            return rows[:size], None
+        if len(batch) < _BATCH:
+            return rows, searched_to
+        before = batch[-1].key
+    return rows, before
+
+
+def _summary(row: Row[Any], fate: Fate | None) -> EmailSummary:
+    return record(EmailSummary, row, fate=fate)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from effects import Effects
-from effects.extend import OnUnknown, in_async
+from effects.extend.sql import in_async
 from effects_email.api import send_email, send_templated_email, send_templated_emails
 from effects_email.message.address import Recipient
-from effects_email.message.attachments import File
-from effects_email.message.invite import Invite
-from effects_email.request import NewEmail
+from effects_email.request import EmailOptions, NewEmail, spelled_out
 from effects_email.writing import EmailReceipt
 
 if TYPE_CHECKING:
-    from effects.extend import AnyAsyncSession
+    from effects.extend.sql import AnyAsyncSession
 
 
+@spelled_out
 async def send_email_async(
     *,
     to: Recipient | Sequence[Recipient],
@@ -27,27 +24,9 @@ async def send_email_async(
     text: str | None = None,
     html: str | None = None,
     markdown: str | None = None,
-    event_id: str | None = None,
-    key: str | None = None,
-    category: str | None = None,
-    transport: str | None = None,
-    attachments: Sequence[File | str | Path] = (),
-    invite: Invite | None = None,
-    headers: Mapping[str, str] | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    on_unknown: OnUnknown | None = None,
-    sender: Recipient | None = None,
-    group: bool = False,
-    cc: Sequence[Recipient] = (),
-    bcc: Sequence[Recipient] = (),
-    reply_to: Sequence[Recipient] = (),
-    despite_suppression: str | None = None,
-    return_path: Recipient | None = None,
-    tags: Sequence[str] = (),
-    metadata: Mapping[str, str] | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
+    **options: Unpack[EmailOptions],
 ) -> EmailReceipt:
     """Write one message without a template in an asynchronous transaction: `send_email`, awaited.
 
@@ -57,36 +36,29 @@ async def send_email_async(
     Raises:
         As `send_email`.
     """
-    return await in_async(send_email, **locals())
+    return await in_async(
+        send_email,
+        to=to,
+        subject=subject,
+        text=text,
+        html=html,
+        markdown=markdown,
+        session=session,
+        effects=effects,
+        **options,
+    )
 
 
+@spelled_out
 async def send_templated_email_async(
     template: str,
     *,
     to: Recipient | Sequence[Recipient],
     context: Mapping[str, Any],
-    event_id: str | None = None,
-    key: str | None = None,
     locale: str | None = None,
-    category: str | None = None,
-    transport: str | None = None,
-    attachments: Sequence[File | str | Path] = (),
-    invite: Invite | None = None,
-    headers: Mapping[str, str] | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    on_unknown: OnUnknown | None = None,
-    sender: Recipient | None = None,
-    group: bool = False,
-    cc: Sequence[Recipient] = (),
-    bcc: Sequence[Recipient] = (),
-    reply_to: Sequence[Recipient] = (),
-    despite_suppression: str | None = None,
-    return_path: Recipient | None = None,
-    tags: Sequence[str] = (),
-    metadata: Mapping[str, str] | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
+    **options: Unpack[EmailOptions],
 ) -> EmailReceipt:
     """Render a template and write the message in an asynchronous transaction: `send_templated_email`, awaited.
 
@@ -99,7 +71,16 @@ async def send_templated_email_async(
     Raises:
         As `send_templated_email`.
     """
-    return await in_async(send_templated_email, **locals())
+    return await in_async(
+        send_templated_email,
+        template=template,
+        to=to,
+        context=context,
+        locale=locale,
+        session=session,
+        effects=effects,
+        **options,
+    )
 
 
 async def send_templated_emails_async(

@@ -8,30 +8,79 @@
     refused_message     dead; the address is not to blame              yes
     throttle            its limit key pauses, then others come first   no
     transport_down      the whole transport pauses: 15 s to 5 min      no
-    config              it waits 1 min (5 at the login) and others     no
-                        are tried; the second in a row: the whole
-                        transport pauses 5 min
+    config, of a login  the whole transport pauses 1, 2, 5, then       no
+    or a certificate    15 min; after each, one message tries it
+    config, other       it waits 1 min and others are tried; the       no
+                        second in a row: the transport pauses 5 min
     unknown             by the message's `on_unknown`                yes
 
 In a message to a group each recipient has its own verdict. Those that were accepted are never written to again; those
 that may be served later are tried again, with the same bytes; the message is done when none of these is left.
 
-What a refusal of a message weighs beside the transport's others is decided by `refusals`.
+Whose fault a refusal is shows what else the transport does: one is its message's, many alike are the transport's.
+
+    verdict                              alike in a row, nothing taken between     then
+    our login or a certificate           1 message, to whomever                    the transport rests
+    another fault of ours (config)       1 message                                 it waits; others are tried
+                                         2 messages                                the transport rests
+    refused, whatever the words say      5 messages                                the transport rests
+    refused, known to be the address's   20 messages                               the transport rests
+
+Who rests the transport and who waits uses up no try. A message that was held back and is refused again after the
+transport has taken another one is at fault itself: that counts as a try. Before there is a message, and where a
+provider refuses our key, others that pass only show that this worker's configuration is wrong and another's is not:
+that costs no try. When refusals become the transport's fault, what they had put on the suppression list is taken back.
+
+Counted in the database, for all workers (`tables.transports`), in its own transaction before the outcome is known:
+a crash between leaves one refusal counted, which costs nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from effects import Done, Fixed, FixedSchedule, Outcome, Pause, Refused, Retry, RetryPolicy, Unknown
-from effects.extend import DAY_SECONDS, phases_ms
-from effects_email.refusals import Weight, is_of_message
-from effects_email.transport.base import Kind, SendResult, Verdict
-from effects_email.transport.replies.verdicts import reply_text
+from effects import (
+    Done,
+    Effects,
+    Fixed,
+    FixedSchedule,
+    Outcome,
+    Pause,
+    Refused,
+    Retry,
+    RetryPolicy,
+    StoreRejected,
+    StoreUnavailable,
+    Unknown,
+)
+from effects.extend.arguments import DAY_SECONDS
+from effects.extend.process import own_logger
+from effects.extend.text import phases_ms
+from effects_email.message.address import address_digest
+from effects_email.suppression import take_back
+from effects_email.tables import transports as table
+from effects_email.transport.base import Kind, Reply, SendResult, Stage, Verdict
+from effects_email.transport.replies.verdicts import reply_text, words_of
 
+OURS_MESSAGES, ALIKE_MESSAGES, ADDRESS_MESSAGES = 2, 5, 20
+# A refusal of one of these stages concerns a message; before them there is no message.
+STAGES: tuple[Stage, ...] = ("mail", "rcpt", "data", "body", "dot", "request")
+HELD: tuple[Kind, ...] = ("config", "throttle")
+_REFUSED: tuple[Kind, ...] = ("refused_recipient", "refused_message")
+# Of a mail server and of a provider: the login, the key or what it may do; of the last two, whatever the message.
+_LOGIN_CODES = (525, 530, 534, 535, 538, 403, 401, 407)
+_KEY_CODES = (401, 407)
+_VARIABLE = re.compile(r"\S*[\d*]\S*|[\[(]\S+[\])]")  # ids, numbers, hosts with numbers, and what stood for a name
+_log = own_logger("effects.email")
+
+# `as_said`: what the verdict says. `hold`: it waits, others are tried. `rest`: the transport does. `own`: others pass.
+Weight: TypeAlias = Literal["as_said", "hold", "rest", "own"]
 RETRY = RetryPolicy(
     backoff=FixedSchedule((60, 300, 900, 1800, 3600, 7200, 14_400)),
     max_attempts=25,
@@ -48,10 +97,89 @@ ASK_AGAIN = RetryPolicy(backoff=Fixed(600), max_attempts=25, max_age_seconds=7 *
 UNKNOWN_AFTER_SECONDS = 900.0  # time for a receiver that recognises duplicates by Message-ID to see the first
 THROTTLE_SECONDS = 60.0
 CONFIG_SECONDS = 300.0
+LOGIN_SECONDS = (60.0, 120.0, 300.0, 900.0)  # a login or certificate that is refused, once and again
 HOLD_SECONDS = 60.0  # a message that waits for another to be tried
 BEHIND_SECONDS = 5.0  # after a throttle others come first
 PASSED_ON = "passed_on"  # the outcome's word where the next transport of a list is tried
 FINAL: tuple[Kind, ...] = ("accepted", "refused_recipient", "refused_message")
+# Of several recipients' verdicts, the first of these that occurs is the message's: what is open comes before what is
+# settled, and what may have happened before all.
+_ORDER: tuple[Kind, ...] = (
+    "unknown", "config", "transport_down", "throttle", "retry", "accepted", "refused_message", "refused_recipient",
+)  # fmt: skip
+
+
+class RefusalRun(msgspec.Struct, frozen=True):
+    """What a transport has refused since it last took a message: `messages` in a row, and alike."""
+
+    name: str
+    messages: int
+
+
+def likeness(reply: Reply) -> str:
+    """The same for two replies that differ by names, addresses, numbers and ids alone."""
+    words = " ".join(_VARIABLE.sub("*", words_of(reply.text)).lower().split())
+    return hashlib.sha256(f"{reply.stage} {reply.code} {reply.enhanced} {words}".encode()).hexdigest()[:32]
+
+
+def enough(verdict: Verdict) -> int:
+    """How many messages in a row make such a refusal the transport's."""
+    if verdict.kind == "config":
+        return OURS_MESSAGES
+    return ADDRESS_MESSAGES if verdict.suppress == "hard" else ALIKE_MESSAGES
+
+
+def weigh(verdict: Verdict, run: RefusalRun, held_in: str | None) -> Weight:
+    """Whose fault it is.
+
+    Args:
+        held_in: the run in which this message was last held back.
+    """
+    if is_of_message(verdict) and verdict.kind in HELD and held_in is not None and held_in != run.name:
+        return "own"
+    if verdict.kind == "throttle" or is_of_login(verdict):
+        return "as_said"
+    if run.messages >= enough(verdict):
+        return "rest"
+    return "hold" if verdict.kind == "config" else "as_said"
+
+
+def is_of_login(verdict: Verdict) -> bool:
+    """Whether a fault of ours is one that every message meets: before there is any, or in the login itself."""
+    code = verdict.reply.code if verdict.reply is not None else None
+    return verdict.kind == "config" and (not is_of_message(verdict) or code in _LOGIN_CODES)
+
+
+def is_of_message(verdict: Verdict) -> bool:
+    """Whether a server said it about a message."""
+    reply = verdict.reply
+    return reply is not None and reply.code is not None and reply.stage in STAGES and reply.code not in _KEY_CODES
+
+
+def is_weighed(verdict: Verdict) -> bool:
+    """Whether others may show whose fault it is: a server's word on a message that lasts, or a fault of ours."""
+    return is_of_message(verdict) and verdict.kind in (*HELD, *_REFUSED)
+
+
+def count(app: Effects, transport: str, verdict: Verdict, recipient: str, held_in: str | None) -> RefusalRun:
+    """Count a weighed verdict. If the database does not take it, take it at face value: the answer is known."""
+    assert verdict.reply is not None
+    name = uuid.uuid4().hex
+    try:
+        with app.store.begin() as connection:
+            if verdict.kind == "throttle":
+                return RefusalRun(table.current_run(app.store, connection, transport, run=name), 0)
+            row = table.count_refusal(
+                app.store, connection, transport, run=name, refusal=likeness(verdict.reply), code=verdict.code,
+                recipient=address_digest(app, recipient),
+            )  # fmt: skip
+            if verdict.kind in _REFUSED and row.messages >= enough(verdict):
+                table.overrule(app.store, connection, transport)
+                take_back(app, connection, row.recipients.split(), code=verdict.code, since=row.began_at)
+            return RefusalRun(row.run, row.messages)
+    except (StoreUnavailable, StoreRejected):
+        _log.warning("email.refusal_uncounted", extra={"fields": {"transport": transport, "code": verdict.code}})
+        return RefusalRun(held_in or name, 1)
 
 
 def outcome_of(
@@ -87,7 +215,11 @@ def outcome_of(
             seconds = max(down_seconds, verdict.after_seconds or 0.0)
             return Pause(seconds, verdict.reason, code=verdict.code, detail=said, parent=True)
         case "config":
-            return Pause(CONFIG_SECONDS, verdict.reason, code=verdict.code, detail=said, parent=True)
+            first, *then = LOGIN_SECONDS
+            behind = BEHIND_SECONDS if is_of_message(verdict) else None
+            return Pause(
+                first, verdict.reason, code=verdict.code, detail=said, parent=True, after_seconds=behind, then=then
+            )
         case "unknown":
             if keyed:  # the same key again is safe under any policy
                 return Unknown(
@@ -112,8 +244,7 @@ def _weighed(verdict: Verdict, weight: Weight, said: Mapping[str, Any]) -> Outco
         reason = f"{verdict.reason}; other messages pass, so this one is at fault"
         return Retry(reason, code=verdict.code, after_seconds=verdict.after_seconds, detail=said)
     if weight == "hold":
-        wait = HOLD_SECONDS if is_of_message(verdict) else CONFIG_SECONDS
-        return Pause(0.0, verdict.reason, code=verdict.code, detail=said, after_seconds=wait)
+        return Pause(0.0, verdict.reason, code=verdict.code, detail=said, after_seconds=HOLD_SECONDS)
     reason = f"{verdict.reason}; several messages in a row, and none accepted between"
     return Pause(CONFIG_SECONDS, reason, code=verdict.code, detail=said, parent=True, after_seconds=HOLD_SECONDS)
 
@@ -129,13 +260,6 @@ def without_strangers(send_result: SendResult) -> SendResult:
         for address, verdict in verdicts.items()
     }  # fmt: skip
     return msgspec.structs.replace(send_result, recipients=own)
-
-
-# Of several recipients' verdicts, the first of these that occurs is the message's: what is open comes before what is
-# settled, and what may have happened before all.
-_ORDER: tuple[Kind, ...] = (
-    "unknown", "config", "transport_down", "throttle", "retry", "accepted", "refused_message", "refused_recipient",
-)  # fmt: skip
 
 
 def leading(send_result: SendResult) -> Verdict:

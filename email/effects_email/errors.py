@@ -7,6 +7,7 @@ EffectsError
 │       └─ RenderingFailed    a variable is missing, or a filter failed; names the part and the line
 ├─ EmailNotFound              an operator named a message that is not there
 ├─ MailboxUnavailable         a mailbox of bounces that cannot be read by IMAP; nothing was changed by that
+├─ LoginFailed                a token service does not give the tokens of a transport
 ├─ TokenInvalid               an unsubscribe token that is not ours, or was altered
 ├─ EnqueueError
 │   ├─ EmailInvalid           a header, a name, a key or a context that no message may have
@@ -49,6 +50,10 @@ class EmailNotFound(EffectsError):
 
 class MailboxUnavailable(EffectsError):
     """An IMAP server cannot be reached, refuses the login, or has no such mailbox."""
+
+
+class LoginFailed(EffectsError):
+    """A transport could not be logged in; nothing was stored."""
 
 
 class TokenInvalid(EffectsError):

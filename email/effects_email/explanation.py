@@ -8,9 +8,12 @@ from typing import Any, get_args
 import msgspec
 
 from effects import ConfigurationError
-from effects.extend import Explanation, shown, whole_number
+from effects.extend.actions import Explanation
+from effects.extend.arguments import shown
+from effects.extend.text import whole_number
+from effects_email.classify import is_of_login
 from effects_email.transport.base import About, Kind, Stage, Suppress, Verdict
-from effects_email.transport.replies.faults import FAULT_CODES, FaultCode
+from effects_email.transport.replies.codes import FAULT_CODES, FaultCode
 from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
 
 SMTP_STAGES: tuple[Stage, ...] = tuple(stage for stage in get_args(Stage) if stage != "request")
@@ -24,6 +27,13 @@ _FOLLOWS: Mapping[Kind, str] = {
     "transport_down": "the transport rests for a while; costs no attempt",
     "unknown": "it may have arrived: the message's on_unknown decides (repeat_once, hold or repeat)",
 }
+
+
+_LOGIN = "the transport rests for 1, 2, 5, then 15 min; after each rest one message tries it; costs no attempt"
+
+
+def _follows(verdict: Verdict) -> str:
+    return _LOGIN if is_of_login(verdict) else _FOLLOWS[verdict.kind]
 
 
 class ReplyExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +67,7 @@ def explain(what: str, enhanced: str | None = None, *, stage: Stage = "rcpt", te
         kind=verdict.kind,
         about=verdict.about,
         why=verdict.reason,
-        follows=_FOLLOWS[verdict.kind],
+        follows=_follows(verdict),
         not_before_seconds=verdict.after_seconds,
         suppress=verdict.suppress,
     )
@@ -88,6 +98,6 @@ def explanation_of(error_code: str | None, detail: Mapping[str, Any]) -> Explana
         return None
     what = str(detail["reply_code"]) if detail.get("reply_code") else _fault_named(error_code or "", stage)
     if whole_number(what) is None and what not in FAULT_CODES:
-        return None  # a verdict of our own, whose message says it
+        return None  # our own verdict, whose message says it
     explanation = explain(what, detail.get("enhanced"), stage=stage, text=detail.get("reply") or "")
     return Explanation(meaning=explanation.why, follows=explanation.follows)

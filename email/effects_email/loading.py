@@ -9,11 +9,11 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import KeyUnavailable
-from effects.extend import OnUnknown
+from effects.extend.jobs import OnUnknown
 from effects_email.classify import PASSED_ON
-from effects_email.evidence import SETTLED, events_about, reported_recipients
+from effects_email.events import SETTLED, events_about, reported_recipients
 from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
-from effects_email.suppressions.suppression import suppressed
+from effects_email.suppression import suppressed
 from effects_email.tables import sent
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The endpoint that providers send their events to: bounces, complaints, deliveries.
+"""The endpoints for what comes in: events of providers, and reports that a mail server posts.
 
     app = asgi_app("resend", secrets=["whsec_…"])          # Resend signs, by Standard Webhooks
     app = asgi_app("postmark", secrets=["a long password"])  # https://effects:PASSWORD@shop.example/postmark
@@ -10,11 +10,24 @@ Postmark signs nothing. What it offers is a user and a password in the URL, whic
 whoever has them can make up events, so the URL is a secret, and https is a must.
 
 Each event is taken once, however often it is sent. What follows from it: `effects_email.events`.
+
+A mail server posts each report as it came, `message/rfc822` in the body:
+
+    app = bounces_asgi_app(secrets=["a password of 16 characters or more"])
+    # https://effects:PASSWORD@shop.example/bounces/
+
+From Postfix, by a pipe in `aliases`, which has a shell:
+
+    bounces: "|head -c 1000000 | curl -sf --data-binary @- https://effects:PASSWORD@shop.example/bounces/ || exit 75"
+
+Exit code 75 has the mail server keep the report and try again; after any other it would give it up. Of a report that
+returns large files the beginning is enough, and more than 1 MiB is refused. Nothing but the password shows who posts,
+though a report needs its own proof; see `effects_email.returned.taking`.
 """
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -22,27 +35,44 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from effects import ConfigurationError, Effects, StoreUnavailable
-from effects.extend import app_of, web_apps
+from effects.extend.jobs import app_of
+from effects.extend.process import own_logger
+from effects.extend.receivers import web_apps
 from effects_email import events
 from effects_email.events import IncomingEvent
-from effects_email.providers.event_fields import NotAnEvent
-from effects_email.providers.event_parsers import read_postmark, read_resend
-from effects_email.providers.mailgun_events import read_mailgun
-from effects_email.providers.sendgrid_events import read_sendgrid
-from effects_email.providers.ses_events import document_of, read_ses
-from effects_email.providers.signatures import check_mailgun, check_sendgrid, hmac_keys, public_keys
-from effects_email.providers.sns import Fetch, SnsMessage, SnsVerifier, fetch_over_https
-from effects_email.signature import knows_password, passwords, signed_id, signing_keys
+from effects_email.providers.event_parsers import NotAnEvent, read_mailgun, read_postmark, read_resend, read_sendgrid
+from effects_email.providers.ses import (
+    CertificateUnavailable,
+    Fetch,
+    SnsMessage,
+    SnsVerifier,
+    document_of,
+    fetch_over_https,
+    read_ses,
+)
+from effects_email.providers.signatures import (
+    check_mailgun,
+    check_sendgrid,
+    hmac_keys,
+    knows_password,
+    passwords,
+    public_keys,
+    signed_id,
+    signing_keys,
+)
+from effects_email.returned.taking import take_report
 
 ProviderName: TypeAlias = Literal["resend", "postmark", "sendgrid", "mailgun", "ses"]
+_TOKEN_SIGNED = ("mailgun",)  # whose signature is not of the event
 _METHODS = ("POST",)
 _RETRY_SECONDS = 60
-_log = logging.getLogger("effects.email.receiver")
+_log = own_logger("effects.email.receiver")
 
 # The id of a request that is the provider's, else None.
 _Check: TypeAlias = Callable[[Mapping[str, str], bytes], str | None]
 _Reading: TypeAlias = Callable[[str, object], Sequence[IncomingEvent]]
 _Source: TypeAlias = Callable[[Sequence[str]], tuple[_Check, _Reading]]
+_bounces_log = own_logger("effects.email.bounces")
 
 
 class SubscriptionUnconfirmed(Exception):
@@ -81,28 +111,34 @@ class EventReceiver:
         self._effects = effects
 
     def take(self, headers: Mapping[str, str], body: bytes) -> int:
-        """The status to answer: 204 taken, now or before, or of no interest; 401 not verified; 400 not in the
-        provider's form; 503 the database is unavailable; 500 unexpected. The last two make the provider repeat.
+        """The status to answer: 204 taken, now or before, or of no interest; 401 not verified, or signed for another
+        request; 400 not in the provider's form; 503 the database or a certificate is unavailable; 500 unexpected. The
+        last two make the provider repeat. The events of a request are taken in one transaction.
 
         Args:
             headers: the request's, names in lower case.
             body: the received bytes.
         """
-        provider_event_id = self._check(headers, body)
-        if provider_event_id is None:
-            _log.warning("email.event_refused", extra={"provider": self._provider})
-            return 401
         try:
-            for event in self._read(provider_event_id, _document(body)):
-                events.take(app_of(self._effects), event)
+            provider_event_id = self._check(headers, body)
+            if provider_event_id is None:
+                return self._refused("not verified")
+            request = _signed_request(provider_event_id, body) if self._provider in _TOKEN_SIGNED else None
+            events.take(app_of(self._effects), self._read(provider_event_id, _document(body)), request=request)
+        except events.RequestForged:
+            return self._refused("the token of another request")
         except NotAnEvent:
             return 400
-        except StoreUnavailable:
+        except (CertificateUnavailable, StoreUnavailable):
             return 503
         except Exception as error:
             _log.error("email.event_failed", extra={"provider": self._provider, "error": type(error).__name__})
             return 500
         return 204
+
+    def _refused(self, why: str) -> int:
+        _log.warning("email.event_refused", extra={"provider": self._provider, "why": why})
+        return 401
 
     def answer(self, request: web_apps.Request) -> web_apps.Answer:
         """For `web_apps.asgi_app` and `web_apps.wsgi_app`."""
@@ -126,6 +162,10 @@ def wsgi_app(
 ) -> web_apps.WsgiApp:
     """The same as a WSGI app (PEP 3333)."""
     return web_apps.wsgi_app(EventReceiver(provider, secrets=secrets, effects=effects).answer, methods=_METHODS)
+
+
+def _signed_request(signed: str, body: bytes) -> events.SignedRequest:
+    return events.SignedRequest(hashlib.sha256(signed.encode()).hexdigest(), hashlib.sha256(body).hexdigest())
 
 
 def _document(body: bytes) -> object:
@@ -187,3 +227,45 @@ def _ses(secrets: Sequence[str], *, fetch: Fetch) -> tuple[_Check, _Reading]:
 _SOURCES: Mapping[str, _Source] = {
     "resend": _resend, "postmark": _postmark, "sendgrid": _sendgrid, "mailgun": _mailgun,
 }  # fmt: skip
+
+
+class ReportReceiver:
+    """Takes reports by HTTP.
+
+    Args:
+        secrets: passwords of 16 characters or more; several while one is replaced.
+        effects: default the process's, when the first request comes.
+
+    Raises:
+        ConfigurationError: a password is missing or too short.
+    """
+
+    def __init__(self, *, secrets: Iterable[str] | str, effects: Effects | None = None) -> None:
+        self._hashes = passwords([secrets] if isinstance(secrets, str) else secrets)
+        self._effects = effects
+
+    def answer(self, request: web_apps.Request) -> web_apps.Answer:
+        """204 taken, now or before, or of no interest; 401 the password is missing or wrong; 503 the database is
+        unavailable: post again.
+        """
+        if not knows_password(self._hashes, request.headers):
+            _bounces_log.warning("email.report_refused")
+            return web_apps.Answer(401, headers={"www-authenticate": 'Basic realm="reports"'})
+        try:
+            take_report(request.body, effects=app_of(self._effects))
+        except StoreUnavailable:
+            return web_apps.Answer(503, headers={"retry-after": str(_RETRY_SECONDS)})
+        return web_apps.Answer(204)
+
+
+def bounces_asgi_app(*, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.AsgiApp:
+    """An ASGI app that takes reports at every path: run it, or mount it.
+
+    Args and Raises: as `ReportReceiver`. At most 1 MiB of a body is read; more is answered 413, another method 405.
+    """
+    return web_apps.asgi_app(ReportReceiver(secrets=secrets, effects=effects).answer, methods=_METHODS)
+
+
+def bounces_wsgi_app(*, secrets: Iterable[str] | str, effects: Effects | None = None) -> web_apps.WsgiApp:
+    """The same as a WSGI app (PEP 3333)."""
+    return web_apps.wsgi_app(ReportReceiver(secrets=secrets, effects=effects).answer, methods=_METHODS)

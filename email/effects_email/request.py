@@ -1,47 +1,47 @@
-"""From what an app asks for to a message that can be written: addresses checked, template rendered, all fixed."""
+"""From what an app asks for to a message that can be written: addresses checked, template rendered, all fixed.
+
+First what messages have in common: whom a message is from and to, and the headers that follow from it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
-from effects import Effects
-from effects.extend import (
-    ON_UNKNOWN,
-    OnUnknown,
-    app_of,
-    arguments,
-    check_arguments,
-    described,
-    optional,
-    printable,
-    require,
-    require_json,
-    to_plain,
-)
-from effects_email.errors import EmailInvalid
+from effects import ConfigurationError, Effects
+from effects.extend.arguments import arguments, check_arguments, optional, printable, require, require_json, to_plain
+from effects.extend.jobs import ON_UNKNOWN, OnUnknown, app_of
+from effects.extend.process import lazy
+from effects.extend.text import described
+from effects_email.errors import EmailInvalid, RenderingFailed
 from effects_email.message import attachments as files
-from effects_email.message.address import Recipient, normal_form, recipient
-from effects_email.message.invite import calendar_of, content_type_of
-from effects_email.message.key import key_of, plain_key_of
-from effects_email.message.labels import metadata_of, tags_of
-from effects_email.message.people import EmailFields, addresses_of, group_of, headers_of, sender_of, to_of
-from effects_email.message.source import Address, MessageSource, StoredContent
+from effects_email.message.address import Recipient, normal_form, parse_mailbox, recipient
+from effects_email.message.attachments import File
+from effects_email.message.invite import Invite, calendar_of, content_type_of
+from effects_email.message.mime import check_header
+from effects_email.message.source import Address, MessageSource, StoredContent, metadata_of, tags_of
 from effects_email.settings import DEFAULT_TRANSPORT, check_transport_name
 from effects_email.state import state_of
-from effects_email.suppressions.suppression import TEXT_CHARS_MAX
-from effects_email.templates.folder import Version, without_template
-from effects_email.templates.layout import LAYOUT
+from effects_email.suppression import TEXT_CHARS_MAX, TRANSACTIONAL
+from effects_email.templates.folder import LAYOUT, Version, without_template
+from effects_email.unsubscribe import unsubscribe_headers
 
 if TYPE_CHECKING:
     from effects_email.templates.rendering import Rendered
 
+with lazy.modules(__name__):
+    from effects_email.templates import rendering
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 RECIPIENTS_MAX = 100
 CATEGORY_CHARS_MAX = 100
 CONTEXT_BYTES_MAX = 256 * 1024
@@ -62,6 +62,158 @@ _DIRECT_RULES = {
 }  # fmt: skip
 _NO_STAMP = datetime(1970, 1, 1, tzinfo=UTC)
 _json = msgspec.json.Encoder(order="deterministic", enc_hook=to_plain)  # texts of a subclass, such as SafeString
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmailFields:
+    """What every message may be given; see `send_templated_email`."""
+
+    to: Recipient | Sequence[Recipient] = field(repr=False)
+    event_id: str | None = None
+    key: str | None = None
+    category: str | None = None
+    transport: str | None = None
+    attachments: Sequence[File | str | Path] = field(default=(), repr=False)
+    invite: Invite | None = field(default=None, repr=False)
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+    on_unknown: OnUnknown | None = None
+    sender: Recipient | None = field(default=None, repr=False)
+    group: bool = False
+    cc: Sequence[Recipient] = field(default=(), repr=False)
+    bcc: Sequence[Recipient] = field(default=(), repr=False)
+    reply_to: Sequence[Recipient] = field(default=(), repr=False)
+    despite_suppression: str | None = None
+    return_path: Recipient | None = field(default=None, repr=False)
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+class EmailOptions(TypedDict, total=False):
+    """`EmailFields` but for `to`, as keyword arguments of a call; `send_templated_email` says what each means."""
+
+    event_id: str | None
+    key: str | None
+    category: str | None
+    transport: str | None
+    attachments: Sequence[File | str | Path]
+    invite: Invite | None
+    headers: Mapping[str, str] | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    on_unknown: OnUnknown | None
+    sender: Recipient | None
+    group: bool
+    cc: Sequence[Recipient]
+    bcc: Sequence[Recipient]
+    reply_to: Sequence[Recipient]
+    despite_suppression: str | None
+    return_path: Recipient | None
+    tags: Sequence[str]
+    metadata: Mapping[str, str] | None
+
+
+def spelled_out(call: Call) -> Call:
+    """Show each of a call's `EmailOptions` in its signature, for `help` and whoever inspects it."""
+    signature = inspect.signature(call)
+    options = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for option in fields(EmailFields)
+        if option.name in EmailOptions.__annotations__
+    ]
+    parameters = list(signature.parameters.values())[:-1]
+    call.__signature__ = signature.replace(parameters=parameters + options)  # type: ignore[attr-defined]
+    return call
+
+
+def to_of(email: EmailFields) -> tuple[Address, ...]:
+    if isinstance(email.to, str | Address):
+        return (recipient(email.to, where="to"),)
+    if not isinstance(email.to, Sequence) or isinstance(email.to, bytes | bytearray):
+        raise EmailInvalid(f"to is {described(email.to)}; give an address")
+    if not email.group:
+        raise EmailInvalid(
+            "to is a list: give group=True for one message whose recipients see each other, or call "
+            "send_templated_emails with a message for each"
+        )
+    recipients = addresses_of("to", email.to)
+    if not recipients:
+        raise EmailInvalid("to is empty; a message needs a recipient")
+    return recipients
+
+
+def group_of(email: EmailFields, where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
+    if recipients and not email.group:
+        raise EmailInvalid(f"{where} is for a message to a group: give group=True")
+    return addresses_of(where, recipients)
+
+
+def addresses_of(where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
+    if isinstance(recipients, str | Address):
+        raise EmailInvalid(f"{where} is one address; give a list")
+    require(where, recipients, arguments.listed, EmailInvalid)
+    return tuple(recipient(address, where=where) for address in recipients)
+
+
+def sender_of(app: Effects, email: EmailFields, version: Version) -> Address:
+    if email.sender is not None:
+        return recipient(email.sender, where="sender")
+    if version.declared.sender is not None:
+        return parse_mailbox(version.declared.sender, where=f"template {version.name!r}: sender")
+    default = state_of(app).settings.sender
+    if default is None:
+        raise ConfigurationError(
+            "a message needs a sender: set EFFECTS_EMAIL_FROM, such as 'Shop <hello@shop.example>'"
+        )
+    return default
+
+
+def headers_of(app: Effects, email: EmailFields, to: Address, category: str | None) -> tuple[tuple[str, str], ...]:
+    """The caller's, and the way out of the category's mail where the caller gave none."""
+    require("headers", email.headers, optional(arguments.mapping), EmailInvalid)
+    headers = tuple(check_header(name, value) for name, value in (email.headers or {}).items())
+    names = {name.lower() for name, _ in headers}
+    if len(names) < len(headers):
+        raise EmailInvalid("headers: a name is given twice")
+    if "list-unsubscribe" in names:
+        return headers
+    if email.group and category not in (None, TRANSACTIONAL):
+        raise EmailInvalid("a message to a group has no category: its link would unsubscribe one for all of them")
+    return (*headers, *unsubscribe_headers(app, to.spec, category))
+
+
+def _key_of(app: Effects, template: str, event_id: str | None, to: Sequence[Address], own: str | None = None) -> str:
+    """The caller's own; else of recipients, template and event id; else one that no other call has.
+
+    Keys are shown to operators: of an address there is a digest in it.
+
+    Raises:
+        EmailInvalid: the event id or the key is malformed.
+    """
+    if own is not None:
+        key = own
+    elif event_id is None:
+        key = f"{template}:{uuid.uuid4().hex}"
+    else:
+        key = _derived_key(template, event_id, app.keys.digest(_key_recipients(to)))
+    require("event_id", event_id, optional(printable()), EmailInvalid)
+    require("the key (of template, event_id and recipient)", key, printable(), EmailInvalid)
+    return key
+
+
+def _plain_key_of(app: Effects, template: str, event_id: str, to: Sequence[Address]) -> str:
+    """The derived key of a message that was written before there was a `digest` key."""
+    return _derived_key(template, event_id, app.keys.digest(_key_recipients(to), like="sha256:"))
+
+
+def _derived_key(template: str, event_id: str, digest: str) -> str:
+    return f"{template}:{event_id}:{hashlib.sha256(digest.encode()).hexdigest()[:16]}"
+
+
+def _key_recipients(to: Sequence[Address]) -> str:
+    who = "\0".join(sorted(normal_form(address.spec) for address in to))
+    return f"email key\0{who}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +346,7 @@ def _complete(
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
     name, transport = version.name, check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT)
     return RenderedEmail(
-        key=key_of(app, name, email.event_id, to, own=email.key),
+        key=_key_of(app, name, email.event_id, to, own=email.key),
         plain_key=_plain_key(app, name, email, to),
         event_id=email.event_id,
         canonical=_canonical(email, name, source, attached, words),
@@ -211,14 +363,27 @@ def _complete(
     )
 
 
-def check_template(app: Effects, template: str, locale: str | None, transport: str | None) -> None:
-    """Refuse a template that there is not, and a name that no transport has.
+def check_template(app: Effects, email: NewEmail) -> None:
+    """Refuse a template that there is not, or that takes what the context lacks, and a transport that there is not.
+
+    What the context has may stand for other values: only names are looked at.
 
     Raises:
-        TemplateNotFound, TemplateError, ConfigurationError: names it.
+        TemplateNotFound, TemplateError, RenderingFailed, ConfigurationError: names it.
     """
-    version = state_of(app).folder.find(template, locale)
-    check_transport_name(transport or version.declared.transport or DEFAULT_TRANSPORT)
+    state = state_of(app)
+    version = state.folder.find(email.template, email.locale)
+    name = email.transport or version.declared.transport or DEFAULT_TRANSPORT
+    check_transport_name(name)
+    urls = state.settings.transport_urls()
+    if urls and name not in urls:  # a process that knows none leaves that to the workers
+        state.transports.get(name)
+    if lacking := rendering.variables_of(version) - email.context.keys():
+        try:
+            state.renderer.render(version, email.context)
+        except RenderingFailed as error:
+            if any(f"{variable!r} is missing" in str(error) for variable in lacking):
+                raise RenderingFailed(f"{error}, which has {', '.join(sorted(email.context)) or 'nothing'}") from None
 
 
 # -- the pieces ------------------------------------------------------------------------------------------------------
@@ -253,7 +418,7 @@ def _expires_at(email: EmailFields, seconds: float | None, date: datetime) -> da
 def _plain_key(app: Effects, name: str, email: EmailFields, to: Sequence[Address]) -> str | None:
     if email.key is not None or email.event_id is None:
         return None
-    return plain_key_of(app, name, email.event_id, to)
+    return _plain_key_of(app, name, email.event_id, to)
 
 
 def email_key(
@@ -273,7 +438,7 @@ def email_key(
     one_recipient = isinstance(to, str | Address)
     email = NewEmail(template, to=to, context={}, event_id=event_id, group=not one_recipient)
     require("event_id", event_id, printable(), EmailInvalid)
-    return key_of(app_of(effects), template, event_id, to_of(email))
+    return _key_of(app_of(effects), template, event_id, to_of(email))
 
 
 def _canonical(
@@ -290,4 +455,7 @@ def _canonical(
     ]  # fmt: skip
     if source.tags or source.metadata:  # else the digests of earlier messages hold
         parts.append([source.tags, source.metadata])
-    return _json.encode(parts).decode()
+    try:
+        return _json.encode(parts).decode()
+    except UnicodeEncodeError:
+        raise EmailInvalid("a text of the message has half of a surrogate pair, which no mail can carry") from None

@@ -15,9 +15,11 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from effects import Effects
+from effects.extend.process import Newest
 from effects_email.tables import sent
 
 LOOK_AGAIN_SECONDS = 10.0
+TRANSPORTS_MAX = 1_000
 
 
 def transport_key(transport: str) -> str:
@@ -40,7 +42,7 @@ class LimitKeys:
     def __init__(self, app: Effects) -> None:
         self._app = app
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, frozenset[str]]] = {}
+        self._known = Newest[str, tuple[float, frozenset[str]]](TRANSPORTS_MAX)
 
     def key(self, connection: Connection, transport: str, domain: str) -> str:
         """The limit key of a message to this domain by this transport."""

@@ -6,20 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from effects import ConfigurationError
-from effects.extend import ModulesNamed, PackageSettings, arguments, lazy, optional, require
+from effects.extend.arguments import arguments, optional, require
+from effects.extend.jobs import ModulesNamed, PackageSettings
+from effects.extend.process import lazy
 from effects_email.dkim.entries import SETTING as DKIM_KEYS
 from effects_email.dkim.entries import parse_entries, signing_domain
 from effects_email.errors import AddressInvalid
 from effects_email.message.address import parse_mailbox
 from effects_email.message.source import Address
 
-if TYPE_CHECKING:
-    from effects_email.domain import own as own_domain
-else:
-    own_domain = lazy.module("effects_email.domain.own")
+with lazy.modules(__name__):
+    from effects_email import domain as domain_checks
 
 DEFAULT_TRANSPORT = "default"
 TRANSPORT_VARIABLE = "EFFECTS_EMAIL_TRANSPORT_"
@@ -153,7 +153,7 @@ class EmailSettings(PackageSettings):
 
     def risks(self) -> Mapping[str, str]:
         """Errors of the sender's domain in the DNS, where effects signs for it or has bounces come back."""
-        return own_domain.risks(self)
+        return domain_checks.risks(self)
 
     def transport_urls(self) -> dict[str, str]:
         """Every transport that is set, by its name."""

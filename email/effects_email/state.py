@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from effects import ConfigurationError, Effects
-from effects.extend import lazy
+from effects.extend.process import lazy
 from effects_email.dkim.entries import parse_entries
+from effects_email.oauth.keeper import TokenKeeper
 from effects_email.routing import LimitKeys
 from effects_email.settings import EmailSettings
 from effects_email.transport.registry import Transports
 
-if TYPE_CHECKING:
-    from effects_email.dkim import keys as dkim_keys
+with lazy.modules(__name__):
     from effects_email.dkim import signing
     from effects_email.templates import folder as template_folder
     from effects_email.templates import rendering
-else:
-    dkim_keys = lazy.module("effects_email.dkim.keys")
-    signing = lazy.module("effects_email.dkim.signing")
-    template_folder = lazy.module("effects_email.templates.folder")
-    rendering = lazy.module("effects_email.templates.rendering")
 
 
 class EmailState:
@@ -30,7 +24,8 @@ class EmailState:
     def __init__(self, app: Effects) -> None:
         self.settings: EmailSettings = app.packages["email"]
         self.limit_keys = LimitKeys(app)
-        self.transports = Transports(self.settings.transport_urls())
+        self.keeper = TokenKeeper(app)
+        self.transports = Transports(self.settings.transport_urls(), self.keeper)
 
     @cached_property
     def signer(self) -> signing.DkimSigner:
@@ -39,7 +34,7 @@ class EmailState:
         Raises:
             ConfigurationError: names the key that cannot be used.
         """
-        return signing.DkimSigner(dkim_keys.load_keys(parse_entries(self.settings.dkim_keys)))
+        return signing.DkimSigner(signing.load_keys(parse_entries(self.settings.dkim_keys)))
 
     @cached_property
     def renderer(self) -> rendering.Renderer:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from effects import JobType
-from effects.extend import SealedColumn
+from effects.extend.secrets import SealedColumn
+from effects_email import suppression
 from effects_email.jobs.compose import EmailCompose
 from effects_email.jobs.send import EmailSend
-from effects_email.message import attached_bytes, source
-from effects_email.suppressions import rows as suppression_rows
+from effects_email.message import attachments, source
+from effects_email.oauth import keeper
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -22,4 +23,7 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
-    return [*source.sealed_columns(), *attached_bytes.sealed_columns(), *suppression_rows.sealed_columns()]
+    return [
+        *source.sealed_columns(), *attachments.sealed_columns(), *suppression.sealed_columns(),
+        *keeper.sealed_columns(),
+    ]  # fmt: skip

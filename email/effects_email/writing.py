@@ -9,21 +9,15 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob
-from effects.extend import (
-    IdempotentWriter,
-    KeyHolder,
-    as_json,
-    insert_one_intended,
-    insert_reserved,
-    reserve_jobs,
-    write_once,
-)
-from effects_email.message import attached_bytes
+from effects.extend.jobs import insert_one_intended, insert_reserved, reserve_jobs
+from effects.extend.ledger import IdempotentWriter, KeyHolder, write_once
+from effects.extend.sql import as_json
+from effects_email.message import attachments
 from effects_email.message.address import address_digest, address_digests
 from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
 from effects_email.state import state_of
-from effects_email.suppressions.suppression import digest_key_missing, note_override, suppressed
+from effects_email.suppression import digest_key_missing, note_override, suppressed
 from effects_email.tables import sent
 from effects_email.tables.sent import RecipientRow, SentRow
 
@@ -141,7 +135,7 @@ class _MessageWriter(IdempotentWriter[RenderedEmail, EmailReceipt]):
         own = [number for number, job in enumerate(jobs) if job.id in written]
         _write_recipients(app, connection, [requests[number] for number in own])
         for number in own:
-            attached_bytes.write(app, connection, requests[number].key, requests[number].files)
+            attachments.write_files(app, connection, requests[number].key, requests[number].files)
         insert_reserved(app, connection, [jobs[number] for number in own])
         return [_receipt(job_id, row, existing=False) if job_id in written else None for job_id, row in rows]
 

@@ -6,8 +6,8 @@ import msgspec
 from sqlalchemy import select
 
 from effects import Effects
-from effects.store.operator.audit import audit
-from effects.store.operator.job_list import Filters, list_jobs
+from effects.operate.tables.audit import audit
+from effects.operate.tables.job_list import Filters, list_jobs
 from effects_reports import report_status
 from examples.demo.board import Board
 from examples.demo.flights import rows_in_the_file

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from effects.model.settlement import Settlement
+from effects.worker import Observer
 from examples.demo.partners import Partner
 
 
-class Board:
+class Board(Observer):
     """Deliveries by partner."""
 
     def __init__(self, partners: Sequence[Partner]) -> None:
@@ -33,8 +34,12 @@ class Board:
         names = [partner.name for partner in self.partners if partner.is_crm]
         return sum(self.delivered[name] + self.dead[name] for name in names) >= users
 
-    def settled(self, settlement: Settlement) -> None:
-        """Count one outcome; called by the worker's settling thread."""
+    def recorded(self, settlements: Sequence[Settlement]) -> None:
+        """Count outcomes; called by the worker's settling thread."""
+        for settlement in settlements:
+            self._count(settlement)
+
+    def _count(self, settlement: Settlement) -> None:
         if settlement.job.job_type != "webhook.deliver":
             return
         endpoint = json.loads(settlement.job.payload)["endpoint_id"]

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from effects import Effects
-from effects.cli.output import print_value
+from effects.cli.results import print_value
 from effects.worker import Worker
 from examples.demo import view
 from examples.demo.account import Account, account, signups_account
@@ -83,7 +83,7 @@ def _play(
 @contextmanager
 def _worker_beside(app: Effects, board: Board) -> Iterator[None]:
     """A worker in a thread of this process; stopped in order at the end."""
-    worker = Worker(app, settled=board.settled)
+    worker = Worker(app, observers=[board])
     thread = threading.Thread(target=worker.run, name="demo-worker")
     thread.start()
     try:

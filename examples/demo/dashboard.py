@@ -8,8 +8,8 @@ import sys
 import click
 
 from effects import ConfigurationError, Effects
-from effects.store.web_sessions.sign_ins import mint_link
-from effects.web.addresses import sign_in_url
+from effects.operate.tables.sign_ins import mint_link
+from effects.web.security import sign_in_url
 from effects.web.server import DashboardServer
 from examples.demo.view import effects_command
 

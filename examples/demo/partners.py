@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from effects.errors import ConfigurationError
-from effects.secrets.signing import generate_secret, verify
+from effects.keys.signing import generate_secret, verify
 
 USERS = "user.*"
 REFUSALS = 2  # how often the shaky partner answers 503 before it accepts an event

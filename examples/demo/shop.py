@@ -13,11 +13,11 @@ from sqlalchemy import GenerativeSelect, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from effects import Effects, FixedSchedule, RetryPolicy, generate_key
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 from effects_reports import report
 from effects_webhooks import add_endpoint
-from effects_webhooks.jobs.deliver import WebhookDelivery
-from effects_webhooks.routing import limit_key
+from effects_webhooks.jobs import WebhookDelivery
+from effects_webhooks.writing import limit_key
 from examples.demo.partners import Partner
 
 BOSS = "boss@shop.example"

@@ -1,155 +1,62 @@
 """Reports: requested in your own transaction, made in chunks, resumed after any crash."""
 
-from typing import TYPE_CHECKING
+from effects.extend.process import lazy
 
-from effects.extend import lazy
-
-if TYPE_CHECKING:
-    from effects_reports.admin import RepairCounts, cancel_report, repair_reports, resume_report, rewind_report
-    from effects_reports.api import ReportStatus, find_report, list_reports, report_status, request_report
-    from effects_reports.async_api import request_report_async, subscribe_async, unsubscribe_async
-    from effects_reports.definitions.decorator import report
-    from effects_reports.definitions.definition import ReportDefinition
-    from effects_reports.definitions.file_sql import file_report
-    from effects_reports.definitions.several_sheets import workbook_report
-    from effects_reports.definitions.sql_text import sql_report
-    from effects_reports.delivery.buckets import (
-        BucketCredentials,
-        CustomerBucket,
-        add_bucket,
-        bucket_notice,
-        list_buckets,
-        remove_bucket,
-        rotate_bucket,
-    )
-    from effects_reports.delivery.mail import mail_notice
-    from effects_reports.delivery.subscriptions import (
-        Subscription,
-        list_subscriptions,
-        pause_subscription,
-        resume_subscription,
-        subscribe,
-        unsubscribe,
-    )
-    from effects_reports.errors import (
-        BucketInvalid,
-        BucketNotFound,
-        DefinitionInvalid,
-        LinkExpired,
-        LinkInvalid,
-        ParamsInvalid,
-        ReportInvalid,
-        ReportNotFound,
-        ReportRefused,
-        ReportStateError,
-    )
-    from effects_reports.explanation import ReportExplanation, explain_report
-    from effects_reports.formats.sheets.options import Workbook
-    from effects_reports.results.downloads import download_app
-    from effects_reports.results.links import download_url
-    from effects_reports.results.preview import ReportPreview, preview_report
-    from effects_reports.results.result_file import open_result
-    from effects_reports.runs.notify import Notify
-    from effects_reports.runs.progress import Progress
-    from effects_reports.source.paging import Cursor, RowPage
-    from effects_reports.source.replica import Replica
-    from effects_reports.source.since import Since
-    from effects_reports.writing import ReportReceipt
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects_reports.admin": "RepairCounts, cancel_report, repair_reports, resume_report, rewind_report",
-            "effects_reports.api": "ReportStatus, find_report, list_reports, report_status, request_report",
-            "effects_reports.async_api": "request_report_async, subscribe_async, unsubscribe_async",
-            "effects_reports.delivery.buckets": (
-                "BucketCredentials, CustomerBucket, add_bucket, bucket_notice, list_buckets, remove_bucket, "
-                "rotate_bucket"
-            ),
-            "effects_reports.definitions.decorator": "report",
-            "effects_reports.definitions.definition": "ReportDefinition",
-            "effects_reports.delivery.mail": "mail_notice",
-            "effects_reports.results.downloads": "download_app",
-            "effects_reports.errors": (
-                "BucketInvalid, BucketNotFound, DefinitionInvalid, LinkExpired, LinkInvalid, ParamsInvalid, "
-                "ReportInvalid, ReportNotFound, ReportRefused, ReportStateError"
-            ),
-            "effects_reports.explanation": "ReportExplanation, explain_report",
-            "effects_reports.definitions.file_sql": "file_report",
-            "effects_reports.formats.sheets.options": "Workbook",
-            "effects_reports.results.links": "download_url",
-            "effects_reports.runs.notify": "Notify",
-            "effects_reports.results.preview": "ReportPreview, preview_report",
-            "effects_reports.runs.progress": "Progress",
-            "effects_reports.results.result_file": "open_result",
-            "effects_reports.source.paging": "Cursor, RowPage",
-            "effects_reports.source.replica": "Replica",
-            "effects_reports.source.since": "Since",
-            "effects_reports.definitions.sql_text": "sql_report",
-            "effects_reports.delivery.subscriptions": (
-                "Subscription, list_subscriptions, pause_subscription, resume_subscription, subscribe, unsubscribe"
-            ),
-            "effects_reports.definitions.several_sheets": "workbook_report",
-            "effects_reports.writing": "ReportReceipt",
-        },
-    )
-
-__all__ = [
-    "BucketCredentials",
-    "BucketInvalid",
-    "BucketNotFound",
-    "Cursor",
-    "CustomerBucket",
-    "DefinitionInvalid",
-    "LinkExpired",
-    "LinkInvalid",
-    "Notify",
-    "ParamsInvalid",
-    "Progress",
-    "RepairCounts",
-    "Replica",
-    "ReportDefinition",
-    "ReportExplanation",
-    "ReportInvalid",
-    "ReportNotFound",
-    "ReportPreview",
-    "ReportReceipt",
-    "ReportRefused",
-    "ReportStateError",
-    "ReportStatus",
-    "RowPage",
-    "Since",
-    "Subscription",
-    "Workbook",
-    "add_bucket",
-    "bucket_notice",
-    "cancel_report",
-    "download_app",
-    "download_url",
-    "explain_report",
-    "file_report",
-    "find_report",
-    "list_buckets",
-    "list_reports",
-    "list_subscriptions",
-    "mail_notice",
-    "open_result",
-    "pause_subscription",
-    "preview_report",
-    "remove_bucket",
-    "repair_reports",
-    "report",
-    "report_status",
-    "request_report",
-    "request_report_async",
-    "resume_report",
-    "resume_subscription",
-    "rewind_report",
-    "rotate_bucket",
-    "sql_report",
-    "subscribe",
-    "subscribe_async",
-    "unsubscribe",
-    "unsubscribe_async",
-    "workbook_report",
-]
+with lazy.names(__name__):
+    from effects_reports.admin import RepairCounts as RepairCounts
+    from effects_reports.admin import cancel_report as cancel_report
+    from effects_reports.admin import repair_reports as repair_reports
+    from effects_reports.admin import resume_report as resume_report
+    from effects_reports.admin import rewind_report as rewind_report
+    from effects_reports.api import ReportStatus as ReportStatus
+    from effects_reports.api import find_report as find_report
+    from effects_reports.api import list_reports as list_reports
+    from effects_reports.api import open_result as open_result
+    from effects_reports.api import report_status as report_status
+    from effects_reports.api import request_report as request_report
+    from effects_reports.async_api import request_report_async as request_report_async
+    from effects_reports.async_api import subscribe_async as subscribe_async
+    from effects_reports.async_api import unsubscribe_async as unsubscribe_async
+    from effects_reports.definitions.decorator import report as report
+    from effects_reports.definitions.decorator import workbook_report as workbook_report
+    from effects_reports.definitions.definition import ReportDefinition as ReportDefinition
+    from effects_reports.definitions.sql_text import file_report as file_report
+    from effects_reports.definitions.sql_text import sql_report as sql_report
+    from effects_reports.delivery.buckets import BucketCredentials as BucketCredentials
+    from effects_reports.delivery.buckets import CustomerBucket as CustomerBucket
+    from effects_reports.delivery.buckets import add_bucket as add_bucket
+    from effects_reports.delivery.buckets import bucket_notice as bucket_notice
+    from effects_reports.delivery.buckets import list_buckets as list_buckets
+    from effects_reports.delivery.buckets import remove_bucket as remove_bucket
+    from effects_reports.delivery.buckets import rotate_bucket as rotate_bucket
+    from effects_reports.delivery.subscriptions import Subscription as Subscription
+    from effects_reports.delivery.subscriptions import list_subscriptions as list_subscriptions
+    from effects_reports.delivery.subscriptions import mail_notice as mail_notice
+    from effects_reports.delivery.subscriptions import pause_subscription as pause_subscription
+    from effects_reports.delivery.subscriptions import resume_subscription as resume_subscription
+    from effects_reports.delivery.subscriptions import subscribe as subscribe
+    from effects_reports.delivery.subscriptions import unsubscribe as unsubscribe
+    from effects_reports.downloads import download_app as download_app
+    from effects_reports.downloads import download_url as download_url
+    from effects_reports.errors import BucketInvalid as BucketInvalid
+    from effects_reports.errors import BucketNotFound as BucketNotFound
+    from effects_reports.errors import DefinitionInvalid as DefinitionInvalid
+    from effects_reports.errors import LinkExpired as LinkExpired
+    from effects_reports.errors import LinkInvalid as LinkInvalid
+    from effects_reports.errors import ParamsInvalid as ParamsInvalid
+    from effects_reports.errors import ReportInvalid as ReportInvalid
+    from effects_reports.errors import ReportNotFound as ReportNotFound
+    from effects_reports.errors import ReportRefused as ReportRefused
+    from effects_reports.errors import ReportStateError as ReportStateError
+    from effects_reports.explanation import ReportExplanation as ReportExplanation
+    from effects_reports.explanation import ReportPreview as ReportPreview
+    from effects_reports.explanation import explain_report as explain_report
+    from effects_reports.explanation import preview_report as preview_report
+    from effects_reports.formats.base import Workbook as Workbook
+    from effects_reports.runs.notify import Notify as Notify
+    from effects_reports.runs.state_machine import Progress as Progress
+    from effects_reports.source.paging import Cursor as Cursor
+    from effects_reports.source.paging import RowPage as RowPage
+    from effects_reports.source.replica import Replica as Replica
+    from effects_reports.source.since import Since as Since
+    from effects_reports.writing import ReportReceipt as ReportReceipt

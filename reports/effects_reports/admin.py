@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, StoreConflict, StoreUnavailable
-from effects.extend import AnySession, AuditAction, app_of, arguments, error_places, note
+from effects.extend.actions import AuditAction, note
+from effects.extend.arguments import arguments
+from effects.extend.jobs import app_of
+from effects.extend.process import own_logger
+from effects.extend.sql import AnySession
+from effects.extend.text import error_places
+from effects_reports.api import ready_status
 from effects_reports.delivery.link_tokens import LINK_SECONDS, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
-from effects_reports.results.result_file import ready_status
 from effects_reports.retention import clear_copies
 from effects_reports.routing import QUEUE
 from effects_reports.runs import state_machine
 from effects_reports.state import state_of
-from effects_reports.tables import repair as table
+from effects_reports.tables import retention as table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables import watermarks
 
 _CANCEL, _RESUME, _REPAIR, _LINK, _REWIND = (
     AuditAction("report", name) for name in ("cancel", "resume", "repair", "link", "rewind")
 )
-_log = logging.getLogger("effects.reports")
+_log = own_logger("effects.reports")
 
 
 @arguments.checked(ReportInvalid, run_id=arguments.NAME, **arguments.ACTING)
@@ -43,7 +47,7 @@ def cancel_report(
     Args:
         run_id: of the run, as its receipt has it.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Returns:
@@ -76,7 +80,7 @@ def resume_report(
     Args:
         run_id: of the run, as its receipt has it.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Returns:
@@ -94,6 +98,32 @@ def resume_report(
             raise _wrong_state(app, connection, run_id, "only a run that failed or was cancelled can be taken up again")
         note(app.store, connection, _RESUME, run_id, actor=actor, reason=reason, detail={"state": state})
         return state
+
+
+@arguments.checked(ReportInvalid, code=arguments.NAME, **arguments.ACTING)
+def resume_failed(
+    code: str, *, actor: str = "app", reason: str | None = None, effects: Effects | None = None
+) -> dict[str, str]:
+    """Resume every run that has failed with this code, such as `storage_full`, the oldest first.
+
+    Each in its own transaction: a crash half-way leaves the others as they are, and another call resumes them.
+
+    Args:
+        code: the runs' `error_code`.
+        actor, reason: who and why, for the audit log.
+        effects: the Effects to use; default the process's.
+
+    Returns:
+        Run → its new state, as of `resume_report`. A run that another caller resumes meanwhile is left out.
+    """
+    app = app_of(effects)
+    with app.store.read() as connection:
+        run_ids = run_table.failed_with(app.store, connection, code)
+    resumed = {}
+    for run_id in run_ids:
+        with suppress(ReportStateError, ReportNotFound):
+            resumed[run_id] = resume_report(run_id, actor=actor, reason=reason, effects=app)
+    return resumed
 
 
 @arguments.checked(ReportInvalid, run_id=arguments.NAME, base_url=arguments.text, **arguments.ACTING)
@@ -144,7 +174,7 @@ def rewind_report(
 
     Args:
         name: of the report.
-        params: those of its runs: each has a watermark of its own.
+        params: those of its runs: each has its own watermark.
         actor, reason: who and why, for the audit log.
         effects: the Effects to use; default the process's.
 

@@ -1,40 +1,41 @@
-"""What an app calls: request a report in its own transaction, see how far it is."""
+"""What an app calls: request a report in its own transaction, see how far it is and where it goes, read its file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Effects
-from effects.extend import (
-    AnySession,
-    app_of,
-    arguments,
-    each_of,
-    moment,
-    moment_or_none,
-    optional,
-    repr_without,
-)
-from effects_reports.errors import ReportInvalid, ReportNotFound, no_run
+from effects import Effects, KeyUnavailable, ObjectMissing
+from effects.extend.arguments import arguments, each_of, optional
+from effects.extend.jobs import app_of
+from effects.extend.sql import AnySession
+from effects.extend.text import fill_placeholders, moment, moment_or_none, repr_without
+from effects_reports.delivery.buckets import CustomerBucket, list_buckets
+from effects_reports.errors import ReportInvalid, ReportNotFound, ReportStateError, no_run
 from effects_reports.request import check_request
-from effects_reports.routing import QUEUE
-from effects_reports.runs.notify import Notify
-from effects_reports.runs.progress import Progress, progress_of
+from effects_reports.routing import DELIVER_TYPE, QUEUE, bucket_limit_key
+from effects_reports.runs.notify import PLACEHOLDERS, Notify, kept_notices
+from effects_reports.runs.state_machine import Progress, progress_of
 from effects_reports.state import state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import ChunkCounts
-from effects_reports.tables.lists import FailingStep, RunFilters, read_failing_step, run_ids
+from effects_reports.tables.links import BucketEffect, newest, of_keys
 from effects_reports.tables.reports import Generated
-from effects_reports.tables.runs import Run
+from effects_reports.tables.runs import FailingStep, Run, RunFilters, read_failing_step, run_ids
 from effects_reports.tables.schema import RUN_STATES
 from effects_reports.writing import ReportReceipt, write_request
+
+if TYPE_CHECKING:
+    from effects import Effects
+
 
 _FILE_FACTS = ("artifact", "filename", "content_type", "rows", "bytes", "sha256", "downloads")
 
@@ -102,7 +103,7 @@ def request_report(
             the key's run is ready already. What the run has is not added again, so that a repeated call tells nothing
             twice. Adding to a run that is there locks its row until the caller's transaction ends.
         session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
-            (docs/sessions.md). Never committed by us. Without one, a transaction of our own.
+            (docs/sessions.md). Never committed by us. Without one, our own transaction.
         effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
@@ -239,3 +240,127 @@ def _status(run: Run, counts: ChunkCounts, generated: Generated | None) -> Repor
         ended_at=moment_or_none(run.ended_at), expires_at=moment_or_none(run.expires_at),
         **{name: facts.get(name) for name in _FILE_FACTS},
     )  # fmt: skip
+
+
+def ready_status(run_id: str, *, effects: Effects | None = None) -> ReportStatus:
+    """The status of a run with a file.
+
+    Raises:
+        ReportNotFound: there is no such run.
+        ReportStateError: it is not ready, or its file has expired.
+    """
+    status = report_status(run_id, effects=effects)
+    if status.artifact is None:
+        why = "its file has expired: request it again" if status.state == "expired" else "its file is not ready"
+        raise ReportStateError(f"run {run_id} is {status.state}: {why}")
+    return status
+
+
+def open_result(run_id: str, *, effects: Effects | None = None) -> Iterator[bytes]:
+    """The bytes of a run's file, in pieces of at most 1 MiB, checked against its SHA-256.
+
+    Args:
+        run_id: of the run, as its receipt has it.
+        effects: the Effects to use; default the process's.
+
+    Raises:
+        ReportNotFound, ReportStateError: at once, where there is no such file.
+        ObjectMissing, StorageUnavailable: from the first piece on, where the storage has lost it or is away; or after
+            the last one, where these are not the bytes that were written.
+    """
+    app = app_of(effects)
+    status = ready_status(run_id, effects=app)
+    assert status.artifact is not None
+    return _checked(app.storage.read(status.artifact), status)
+
+
+def _checked(pieces: Iterator[bytes], status: ReportStatus) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    if digest.hexdigest() != status.sha256:
+        raise ObjectMissing(
+            f"the file of run {status.run_id} was altered in the storage: request the report again",
+            code="storage_altered",
+        )
+
+
+class BucketDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One file into one bucket; `state` is `waiting` before the run is ready, else that of the effect."""
+
+    bucket: str
+    state: str
+    delivery: BucketEffect | None = None
+
+
+class RunDeliveries(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run is delivered.
+
+    Attributes:
+        buckets: one a bucket.
+        notices: job type → how many other notices there are, such as mails.
+        is_sealed: they are sealed, and this process has no key to read them.
+        is_damaged: the run's row does not hold notices that can be read.
+    """
+
+    buckets: list[BucketDelivery] = []
+    notices: dict[str, int] = {}
+    is_sealed: bool = False
+    is_damaged: bool = False
+
+
+class BucketHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket with its newest deliveries, the newest first."""
+
+    bucket: CustomerBucket
+    deliveries: list[BucketEffect]
+
+
+def run_deliveries(app: Effects, run: ReportStatus) -> RunDeliveries:
+    """Where a run is delivered, and how far that is.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    with app.store.read() as connection:
+        try:
+            notices = kept_notices(app, connection, run.run_id)
+        except KeyUnavailable:
+            return RunDeliveries(is_sealed=True)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return RunDeliveries(is_damaged=True)
+        keys = {_key_of(notice, run): notice for notice in notices if notice.job_type == DELIVER_TYPE}
+        by_key = {delivery.key: delivery for delivery in of_keys(app.store, connection, list(keys))} if keys else {}
+    return RunDeliveries(
+        buckets=[_of_bucket(notice, by_key.get(key), run) for key, notice in keys.items()],
+        notices=dict(Counter(notice.job_type for notice in notices if notice.job_type != DELIVER_TYPE)),
+    )
+
+
+def _key_of(notice: Notify, run: ReportStatus) -> str:
+    words = {**dict.fromkeys(PLACEHOLDERS, ""), "run_id": run.run_id, "report": run.report, "key": run.key}
+    return str(fill_placeholders(notice.key or "", words))
+
+
+def _of_bucket(notice: Notify, delivery: BucketEffect | None, run: ReportStatus) -> BucketDelivery:
+    missing = "abandoned" if run.ended else "waiting"
+    state = missing if delivery is None else delivery.state
+    return BucketDelivery(bucket=str(notice.payload.get("bucket")), state=state, delivery=delivery)
+
+
+def bucket_health(app: Effects) -> list[BucketHealth]:
+    """All buckets by name, with those of the newest 500 deliveries that went into each.
+
+    Raises:
+        StoreUnavailable: the database is unavailable.
+    """
+    with app.store.read() as connection:
+        deliveries = newest(app.store, connection)
+    return [
+        BucketHealth(
+            bucket=bucket,
+            deliveries=[each for each in deliveries if each.limit_key == bucket_limit_key(bucket.name)],
+        )
+        for bucket in list_buckets(effects=app)
+    ]

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from effects import Effects
-from effects.extend import in_async
+from effects.extend.sql import in_async
 from effects_reports.api import request_report
 from effects_reports.delivery.subscriptions import subscribe, unsubscribe
 from effects_reports.runs.notify import NOTICE_LINK_SECONDS, Notify
 from effects_reports.writing import ReportReceipt
 
 if TYPE_CHECKING:
-    from effects.extend import AnyAsyncSession
+    from effects.extend.sql import AnyAsyncSession
 
 
 async def request_report_async(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from effects import ConfigurationError, EnqueueError, Refused
-from effects.extend import code_of, database_condition, is_wrong_statement
+from effects.extend.process import code_of
+from effects.extend.sql import database_condition, is_wrong_statement
 
 _DATA_EXCEPTION = re.compile("22[0-9A-Z]{3}")  # the SQLSTATEs that a row's own value causes
 

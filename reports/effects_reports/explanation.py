@@ -1,8 +1,11 @@
-"""What a request would do, and why it would be refused: without reading a row, and without writing one."""
+"""What a request would do, and its first rows, without making a file."""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,18 +13,22 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from effects import Effects, EffectsError
-from effects.extend import app_of, arguments, database_condition, is_wrong_statement, optional, primary_message
+from effects.extend.arguments import arguments, optional
+from effects.extend.jobs import app_of
+from effects.extend.sql import database_condition, is_wrong_statement, primary_message
 from effects_reports.definitions.definition import ReportDefinition
-from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportInvalid, ReportRefused
-from effects_reports.readers import choose_route
+from effects_reports.formats.base import ChunkSource
+from effects_reports.formats.csv import Csv
+from effects_reports.formats.values import text_of
+from effects_reports.readers import batches, choose_route, columns_of
 from effects_reports.runs.planner import Resolved, check_format, resolve_part
 from effects_reports.source import statements as source
-from effects_reports.source.reading import reading
-from effects_reports.source.restricting import any_range, estimated_rows, step_of_all_rows
-from effects_reports.state import state_of
+from effects_reports.source.snapshot import reading, was_too_long
+from effects_reports.source.statements import any_range, estimated_rows, step_of_all_rows
+from effects_reports.state import ReportRegistry, state_of
 
-EXPLAIN_SECONDS = 30.0
+_EXPLAIN_SECONDS = 30.0
 
 
 class ReportExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,14 +140,16 @@ def _look(registry: ReportRegistry, definition: ReportDefinition, resolved: Reso
     engine = registry.engine_of(definition)
     rows = problem = step = None
     try:
-        with reading(engine, seconds=EXPLAIN_SECONDS) as connection:
+        with reading(engine, seconds=_EXPLAIN_SECONDS) as connection:
             rows = estimated_rows(connection, resolved.statement)
             step = _step(connection, definition, resolved, rows)
     except DBAPIError as error:
         if not is_wrong_statement(error):
             raise
         problem = f"the database does not take the SELECT: {database_condition(error)}: {primary_message(error)}"
-    select = str(resolved.statement.compile(engine)).replace("\n", " ")
+    select = str(resolved.statement.compile(engine))
+    if engine.dialect.paramstyle in ("format", "pyformat"):  # whose drivers take a sign for two
+        select = select.replace("%%", "%")
     return _Look(
         rows=rows, dialect=engine.dialect.name, select=" ".join(select.split()), problem=problem, step=step
     )  # fmt: skip
@@ -182,3 +191,66 @@ def _refusals(app: Effects, definition: ReportDefinition, resolved: Resolved, ro
 def _check_rows(definition: ReportDefinition, rows: int | None) -> None:
     if rows is not None and rows > definition.rows_max:
         raise ReportRefused(f"about {rows:,} rows, and rows_max is {definition.rows_max:,}")
+
+
+_PREVIEW_SECONDS = 10.0
+_PREVIEW_ROWS_MAX = 1000
+
+
+class ReportPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """Headers and rows of texts, in the words of `csv` with dialect `raw`; None is NULL."""
+
+    columns: list[str]
+    rows: list[list[str | None]]
+
+
+@arguments.checked(
+    ReportInvalid, name=arguments.NAME, rows=arguments.whole(1, _PREVIEW_ROWS_MAX), sheet=optional(arguments.text)
+)
+def preview_report(
+    name: str, params: Any = None, *, rows: int = 20, sheet: str | None = None, effects: Effects | None = None
+) -> ReportPreview:
+    """Read the first rows of a report, mapped and in the order of its key, in a read-only transaction.
+
+    Writes nothing. A mapping that leaves rows out makes them fewer. The whole SELECT may have to be computed for them:
+    PostgreSQL ends it after 10 s.
+
+    Args:
+        name: of the report.
+        rows: at most so many, 1 to 1,000.
+        sheet: of a `workbook_report`. Default: its first.
+
+    Raises:
+        ReportInvalid, DefinitionInvalid: as `request_report`.
+        ReportRefused: the database does not take the SELECT, or needs more than 10 s.
+    """
+    state = state_of(app_of(effects))
+    resolved = resolve_part(state.registry.get(name), sheet, params, "csv")
+    source = _first(resolved.chunk_source(), rows)
+    engine = None if resolved.statement is None else state.registry.engine_of(resolved.definition)
+    headers = [column.header for column in source.columns]
+    try:
+        with nullcontext() if engine is None else reading(engine, seconds=_PREVIEW_SECONDS) as connection:
+            return ReportPreview(columns=headers, rows=_texts(source, connection))
+    except DBAPIError as error:
+        if was_too_long(error):
+            reason = f"its first rows take more than {_PREVIEW_SECONDS:g} s: give its key an index"
+        elif is_wrong_statement(error):
+            reason = f"the database does not take the SELECT: {database_condition(error)}: {primary_message(error)}"
+        else:
+            raise
+        raise ReportRefused(f"report {name!r}: {reason}", code="no_preview") from error
+
+
+def _first(source: ChunkSource, count: int) -> ChunkSource:
+    select = None if source.select is None else source.select.limit(count)
+    rows = None if source.rows is None else islice(source.rows, count)
+    return replace(source, select=select, rows=rows)
+
+
+def _texts(source: ChunkSource, connection: Any) -> list[list[str | None]]:
+    return [
+        [None if value is None else text_of(value) for value in row]
+        for batch in batches(source, connection, Csv("raw"))
+        for row in zip(*columns_of(source, batch), strict=True)
+    ]

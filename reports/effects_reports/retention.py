@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from effects.extend import DAY_SECONDS, Page, Storage, walk
-from effects.extend import FOLDER as PROBES
+from effects.extend.arguments import DAY_SECONDS
+from effects.extend.files import FOLDER as PROBES
+from effects.extend.files import Storage
+from effects.extend.rows import Page, walk
 from effects_reports.source.snapshot import copies, delete_copy
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import retention as table
@@ -21,16 +23,16 @@ from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects import Effects
-    from effects_reports.definitions.registry import ReportRegistry
+    from effects_reports.state import ReportRegistry
 
 FOLDER = "reports/"  # of every object that reports write
-PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume
-ORPHAN_SECONDS = DAY_SECONDS  # younger objects may be of an attempt under way
+_PARTS_SECONDS = DAY_SECONDS  # that a failed or cancelled run keeps its parts for a resume
+_ORPHAN_SECONDS = DAY_SECONDS  # younger objects may be of an attempt under way
 BATCH = 500
 
 GoOn = Callable[[], bool]
 Forget = Callable[[Connection, Sequence[str]], int]
-ReadPage = Callable[[Connection, str], Sequence[Row[Any]]]
+_ReadPage = Callable[[Connection, str], Sequence[Row[Any]]]
 
 
 def clear_run(app: Effects, storage: Storage, run_id: str) -> int:
@@ -78,7 +80,7 @@ class Retention:
         return (
             self._walk(lambda c, after: table.overdue_runs(store, c, after), lambda c, ids: table.expire(store, c, ids))
             + self._walk(
-                lambda c, after: table.stale_runs(store, c, after, PARTS_SECONDS),
+                lambda c, after: table.stale_runs(store, c, after, _PARTS_SECONDS),
                 lambda c, ids: table.forget_parts(store, c, ids),
             )
             + self._walk(
@@ -88,7 +90,7 @@ class Retention:
             + self._orphans()
         )
 
-    def _walk(self, read_page: ReadPage, forget: Forget) -> int:
+    def _walk(self, read_page: _ReadPage, forget: Forget) -> int:
         """The runs of a page lose their objects, then what names those."""
 
         def step(cursor: str | None) -> Page:
@@ -115,7 +117,7 @@ class Retention:
     def _old_objects(self) -> Iterator[list[str]]:
         """Objects that are older than a day by the database's clock, in batches."""
         with self._store.read() as connection:
-            before = self._store.now(connection) - ORPHAN_SECONDS
+            before = self._store.now(connection) - _ORPHAN_SECONDS
         batch: list[str] = []
         for stored in chain(self._storage.list(FOLDER), self._storage.list(PROBES)):
             if stored.modified_at.timestamp() > before:

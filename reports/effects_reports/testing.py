@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from effects.extend import arguments
-from effects_reports.api import ReportStatus, list_reports
-from effects_reports.results.result_file import open_result
+from effects.extend.arguments import arguments
+from effects_reports.api import ReportStatus, list_reports, open_result
 
 if TYPE_CHECKING:
     from effects.testing import Toolkit

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from effects import JobType
-from effects.extend import SealedColumn, Settlement
-from effects_reports.delivery import buckets, subscribers
+from effects.extend.jobs import Settlement
+from effects.extend.secrets import SealedColumn
+from effects_reports.delivery import buckets, subscriptions
 from effects_reports.jobs.assemble import ReportAssemble
 from effects_reports.jobs.chunk import ReportChunk
-from effects_reports.jobs.cleanup import ReportCleanup
-from effects_reports.jobs.compose import ReportRequest
-from effects_reports.jobs.deliver import ReportDeliver
-from effects_reports.jobs.notify import ReportNotify
+from effects_reports.jobs.compose import ReportRequest, ReportSubscribed
+from effects_reports.jobs.deliver import ReportDeliver, ReportNotify
 from effects_reports.jobs.plan import ReportPlan
-from effects_reports.jobs.repair import ReportRepair
-from effects_reports.jobs.subscribed import ReportSubscribed
+from effects_reports.jobs.repair import ReportCleanup, ReportRepair
+from effects_reports.jobs.step import Shares
 from effects_reports.routing import CHUNK_TYPE
 from effects_reports.runs import notify, state_machine
-from effects_reports.runs.sharing import Shares
+from effects_reports.runs.notify import note_followers
 from effects_reports.state import state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
@@ -56,7 +55,7 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
     addresses = SealedColumn(
-        "report_subscriptions", "sealed", id_column="id", columns=(), context=subscribers.sealed_context
+        "report_subscriptions", "sealed", id_column="id", columns=(), context=subscriptions.sealed_context
     )
     credentials = SealedColumn("report_buckets", "sealed", id_column="name", columns=(), context=buckets.sealed_context)
     return [*notify.sealed_columns(), addresses, credentials]
@@ -73,6 +72,8 @@ def _settled(app: Effects, connection: Connection, settlement: Settlement) -> No
         run = run_table.lock_run(app.store, connection, run_id)
         if run is not None and number == str(run.round):
             state_machine.fail(app, connection, run.id, code, text)
+    if settlement.status == "dead":
+        note_followers(app, connection, run_id, [settlement.job.id])
 
 
 def _chunk_settled(

@@ -15,12 +15,12 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects
-from effects.extend import IdempotentWriter, KeyHolder, insert_reserved, reserve_jobs, write_once
+from effects.extend.jobs import insert_reserved, reserve_jobs
+from effects.extend.ledger import IdempotentWriter, KeyHolder, write_once
 from effects_reports.delivery.buckets import check_buckets
 from effects_reports.request import CheckedRequest
 from effects_reports.routing import plan_job
-from effects_reports.runs.notify import Notify, add_notices, keep_notices, lacks_notices
-from effects_reports.runs.telling import tell
+from effects_reports.runs.notify import Notify, add_notices, keep_notices, lacks_notices, tell
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables.reports import Artifact

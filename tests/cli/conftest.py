@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from effects.cli.main import cli
-from effects.logs import QUIET, StderrHandler
+from effects.kit.logs import QUIET, StderrHandler
+from tests.support.log_lines import unconfigured_logging
+from tests.support.processes import run_typed
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +41,7 @@ Run: TypeAlias = Callable[..., Answer]
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
     """A command sets up logging for its process; a test must not leave that to the next."""
-    loggers = [logging.getLogger(name) for name in (None, "effects.worker", *QUIET)]
+    loggers = [logging.getLogger(name) for name in (None, "effects", "effects.worker", *QUIET)]
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):
@@ -54,14 +55,16 @@ def run(database_url: str) -> Run:
     """`effects …` on the test's database, or on another `url`, or on none."""
 
     def invoke(*arguments: object, url: str | None = database_url) -> Answer:
-        return effects(*(["--database-url", url] if url else []), *arguments)
+        return effects(*arguments, database_url=url)
 
     return invoke
 
 
-def effects(*arguments: object) -> Answer:
+def effects(*arguments: object, database_url: str | None = None) -> Answer:
     """`effects …` in this process."""
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="effects")
+    env = {"EFFECTS_DATABASE_URL": database_url} if database_url else {}
+    with unconfigured_logging():
+        result = CliRunner().invoke(cli, [str(argument) for argument in arguments], env=env, prog_name="effects")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, result.stderr)
@@ -72,20 +75,13 @@ def environment(database_url: str, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def process(database_url: str) -> Run:
+def process(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """`effects …` in a process of its own, run to its end."""
+    streams = tmp_path_factory.mktemp("streams")
 
     def invoke(*arguments: object, cwd: Path = ROOT, **env: str) -> Answer:
-        done = subprocess.run(
-            [*COMMAND, *map(str, arguments)],
-            cwd=cwd,
-            env=environment(database_url, **env),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        done = run_typed(streams, environment(database_url, **env), "effects", *arguments, cwd=cwd)
+        return Answer(done.exit_code, done.out, done.err)
 
     return invoke
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, EnqueueError
-from effects.process.importing import importing, refuse_while_importing  # noqa: F401 - by exec
+from effects.kit.importing import importing, refuse_while_importing  # noqa: F401 - by exec
 from tests.cli.conftest import Run
 from tests.support.manual_workers import rows
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from effects import Done, Effects, enqueue
-from effects.cli import many
-from effects.store.operator import job_list
+from effects.operate import bulk
+from effects.operate.tables import job_list
 from effects.worker import Worker
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
 from tests.support.manual_workers import ManualWorker, rows
 from tests.support.many_dead import many_dead
 
+NAMED_QUEUES = ("mails", "other")
+
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many.bulk, "INLINE_MAX", 2)
+    monkeypatch.setattr(bulk, "INLINE_MAX", 2)
 
 
 def test_waiting_jobs_are_cancelled_by_filters(app: Effects, run: Run) -> None:
@@ -54,20 +56,23 @@ def test_ended_jobs_are_requeued_by_filters(app: Effects, run: Run) -> None:
 def test_jobs_that_only_older_history_has_are_previewed_and_acted_on(
     app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A count looks at the newest part of the history; an action looks at all of it."""
+    """A count of successes looks at the newest part of the history, that of the dead at an index; an action at all."""
     ids = many_dead(app, 3)
     many_dead(app, 10, ending=Done(), limit_key="done")
     monkeypatch.setattr(job_list, "SPAN", 4)
-    preview = run("jobs", "requeue", "--status", "dead")
-    assert preview.out.startswith(
-        "none of the newest jobs, but all older ones that match would be requeued; nothing was done (use --yes; "
-    )
+    preview = run("jobs", "requeue", "--status", "dead").out
+    assert [int(line.split()[0]) for line in preview.splitlines()[1:4]] == ids[::-1]
+    assert "nothing was done (use --yes; " in preview
     assert run("jobs", "requeue", "--status", "succeeded", "--limit", 1).out.endswith("(use --yes)\n")
     newest = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--json").json
     assert (newest["jobs"], newest["job_ids"]) == (2, ids[:0:-1])
     acted = run("jobs", "requeue", "--status", "dead", "--limit", 2, "--yes", "--json").json
     assert list(acted["done"]) == [str(job_id) for job_id in ids[1:]]
     assert run("jobs", "requeue", "--code", "unheard_of", "--limit", 2).out == "no jobs match\n"
+    many_dead(app, 10, limit_key="newest")
+    assert run("jobs", "requeue", "--status", "succeeded").out.startswith(
+        "none of the newest jobs, but all older ones that match would be requeued; nothing was done (use --yes; "
+    )
 
 
 def test_an_empty_filter_is_refused(app: Effects, run: Run) -> None:

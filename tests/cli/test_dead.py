@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effects import Effects, Refused, Unknown, enqueue
-from effects.cli import many
+from effects.operate import bulk
 from tests.cli.conftest import Run
 from tests.conftest import AppFactory
 from tests.support.commands import error_line
@@ -138,7 +138,7 @@ def test_an_action_needs_ids_or_filters_and_not_both(app: Effects, run: Run) -> 
 
 
 def test_more_than_100_jobs_become_a_bulk_action(app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many.bulk, "INLINE_MAX", 2)
+    monkeypatch.setattr(bulk, "INLINE_MAX", 2)
     for key in "abc":
         dead(app, key, code="card")
     assert run("bulk", "list").out == "no bulk actions\n"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
-from effects.store.operator.actions import cancel
-from effects.store.operator.requeue import requeue
+from effects.store.effects.requeue import requeue
+from effects.store.queue.cancellation import cancel
 from tests.cli.conftest import Run
 from tests.conftest import AppFactory
 from tests.support.commands import error_line
@@ -69,14 +69,14 @@ def test_unknown_and_repeated(app: Effects, run: Run) -> None:
     live(app, Unknown("no reply came"))
     sentence = why(run)
     assert "is unknown" in sentence
-    assert "next attempt at 20" in sentence
+    assert "Its next attempt is due at 20" in sentence
 
 
 def test_waiting(app: Effects, run: Run) -> None:
     live(app)
     assert re.search(
-        r"is queued \(0 attempts\); due \d+ s ago, waiting for a worker with its job type scripted, "
-        r"which is not registered here\.$",
+        r"is queued \(0 attempts\)\. It has been due for \d+ s and waits for a worker with its job type scripted, "
+        r"which is not registered here: name the app that has it \(--app\)\.$",
         why(run),
     )
     assert "no attempts" in run("why", "k").out
@@ -85,14 +85,14 @@ def test_waiting(app: Effects, run: Run) -> None:
 def test_waiting_to_be_tried_again(app: Effects, run: Run) -> None:
     live(app, Retry("come back later", code="busy"))
     sentence = why(run)
-    assert "is retrying (1 attempt, last answer: come back later); next attempt at 20" in sentence
+    assert "is retrying (1 attempt, last answer: come back later). Its next attempt is due at 20" in sentence
 
 
 def test_waiting_behind_a_pause(app: Effects, run: Run) -> None:
     live(app, limit_key="partner")
     pause(app, "partner")
     sentence = why(run)
-    assert "its limit key partner is paused until 20" in sentence
+    assert "Its limit key partner is paused until 20" in sentence
     assert "(they asked us to slow down)." in sentence
 
 
@@ -161,12 +161,12 @@ def test_status(app: Effects, run: Run) -> None:
     status = run("status", "--json").json
     counts = {(count["job_type"], count["status"]): count["jobs"] for count in status["counts"]}
     assert counts == {
-        ("scripted", "succeeded"): 1, ("scripted", "dead"): 1, ("scripted", "failed"): 1, ("scripted", "queued"): 1,
+        ("scripted", "succeeded"): 1, ("scripted", "dead"): 1, ("scripted", "retrying"): 1, ("scripted", "queued"): 1,
     }  # fmt: skip
     assert status["oldest_due_seconds"] >= 0
     assert status["dead_last_hour"] == 1
     assert {(error["error_code"], error["jobs"]) for error in status["errors"]} == {("gone", 1), ("busy", 1)}
-    assert [(limit["limit_key"], limit["waiting"]) for limit in status["paused"]] == [("partner", 1)]
+    assert [(held["name"], held["jobs"]) for held in status["held_up"]] == [("partner", 1), ("scripted", 2)]
     assert {worker["alive"] for worker in status["workers"]} == {True}
     text = run("status").out
     for word in ("scripted", "oldest due job", "gone", "they asked us to slow down", "alive"):
@@ -177,11 +177,12 @@ def test_failed_is_shown_as_retrying(app: Effects, run: Run) -> None:
     live(app, Retry("not now", code="busy"), key="c")
     header = run("status").out.splitlines()[0].split()
     assert header == ["type", "queued", "running", "retrying", "succeeded", "dead", "cancelled"]
-    for status in ("retrying", "failed"):
-        listed = run("jobs", "list", "--status", status)
-        assert " retrying " in listed.out
-        assert " failed " not in listed.out
-        assert [job["status"] for job in run("jobs", "list", "--status", status, "--json").json] == ["failed"]
+    listed = run("jobs", "list", "--status", "retrying")
+    assert " retrying " in listed.out
+    assert " failed " not in listed.out
+    assert [job["status"] for job in run("jobs", "list", "--status", "retrying", "--json").json] == ["retrying"]
+    refused = run("jobs", "list", "--status", "failed")
+    assert "'failed' is what the column has; the status is 'retrying'" in refused.err
 
 
 def test_a_silent_worker_is_called_silent(app: Effects, run: Run) -> None:

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
-from effects.exit_codes import ExitCode
+from effects.kit.exit_codes import ExitCode
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
 from tests.support.manual_workers import ManualWorker, row, rows
+
+NAMED_QUEUES = ("mails",)
 
 
 def put(app: Effects, key: str, **options: object) -> int:
@@ -70,7 +72,7 @@ def test_a_job_is_shown_with_its_attempts_and_without_its_payload(app: Effects, 
     run("jobs", "run-now", job_id, "--reason", "they called")
 
     shown = run("jobs", "show", job_id, "--json")
-    assert shown.json["facts"]["jobs"][0]["status"] == "failed"
+    assert shown.json["facts"]["jobs"][0]["status"] == "retrying"
     assert shown.json["facts"]["jobs"][0]["run_at"].endswith("Z")
     assert (shown.json["state"], shown.json["facts"]["ledger_state"]) == ("waiting", "intended")
     assert [(attempt["outcome"], attempt["detail"]) for attempt in shown.json["facts"]["attempts"]] == [
@@ -80,7 +82,7 @@ def test_a_job_is_shown_with_its_attempts_and_without_its_payload(app: Effects, 
         ("run_now", "they called")
     ]
     text = run("jobs", "show", job_id).out
-    assert "retrying (failed)" in text
+    assert "retrying" in text
     assert "HTTP 503, not now" in text
     assert "they called" in text
     assert "secret" not in shown.out + text
@@ -148,7 +150,7 @@ def test_cancel_of_a_running_job_names_what_may_remain(app: Effects, run: Run) -
     worker = ManualWorker(app)
     job = worker.claim_one()
     answer = run("jobs", "cancel", job_id)
-    assert f"an unresolved dead letter remains: decide by `effects dead resolve {job_id}`" in answer.out
+    assert f"an unresolved dead letter remains: see `effects why {job_id}` then" in answer.out
     worker.settle((job, Unknown("no reply", code="lost")), released=True)
     assert f"`effects dead resolve {job_id} --as requeue`" in run("why", "k").out
     assert run("dead", "resolve", job_id, "--as", "requeue").exit_code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effects.secrets.keys import KeyRing
+from effects.keys.encryption import KeyRing
 from tests.cli.conftest import effects
 from tests.support.commands import error_line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, distribution
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from sqlalchemy.engine import make_url
 from effects import Effects
 from effects.cli import main
 from effects.cli.main import cli, exit_code_of
-from effects.exit_codes import ExitCode
-from effects.logs import log_thread_error
+from effects.kit.exit_codes import ExitCode
+from effects.kit.logs import log_thread_error
+from effects.store.db.urls import describe_database
 from effects_toolkit.command import main as console_script
 from tests.cli.conftest import COMMAND, ROOT, Run, environment
 from tests.support.commands import error_line
@@ -48,6 +49,25 @@ def test_every_command_on_an_empty_database_names_the_command_to_run(
     assert "run `effects init`" in error_line(run(*command, url=empty_database_url))
 
 
+def _groups(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that needs another one behind it."""
+    yield path
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        child = group.get_command(context, name)
+        if isinstance(child, click.Group) and not child.invoke_without_command:
+            yield from _groups(child, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(_groups(cli)), ids=" ".join)
+def test_a_group_without_a_command_prints_its_help(run: Run, path: tuple[str, ...]) -> None:
+    answer = run(*path, url=None)
+    assert (answer.exit_code, answer.err) == (ExitCode.ERROR if path else ExitCode.DONE, "")
+    assert answer.out.startswith(f"Usage: {' '.join(('effects', *path))} ")
+    assert answer.out == run(*path, "--help", url=None).out
+    assert "\nCommands:\n" in answer.out
+
+
 def test_only_init_makes_a_database_file(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "new.db"
     assert "new.db' yet" in error_line(run("status", url=f"sqlite:///{file}"))
@@ -60,8 +80,10 @@ def test_only_init_makes_a_database_file(run: Run, tmp_path: Path) -> None:
 def test_init_lists_its_changes_and_makes_none_the_second_time(run: Run, empty_database_url: str) -> None:
     assert "core_0001" in run("init", "--json", url=empty_database_url).json["applied"]
     again = run("init", "--json", url=empty_database_url).json
-    assert again == {"applied": [], "schedules": {"added": [], "changed": [], "retired": []}}
-    assert run("init", url=empty_database_url).out == "tables are up to date\n"
+    nothing = {"added": [], "changed": [], "retired": []}
+    database = _named(empty_database_url)
+    assert again == {"database": database, "applied": [], "schedules": nothing, "mixed_queues": {}}
+    assert run("init", url=empty_database_url).out == f"database: {database}\ntables are up to date\n"
 
 
 def test_a_schema_option(run: Run, postgresql_server: str, empty_database_url: str) -> None:
@@ -118,30 +140,33 @@ def test_an_app_with_its_own_database_is_not_connected_to_another(
 ) -> None:
     (tmp_path / "fixed_shop.py").write_text(f"import effects\napp = effects.Effects('sqlite:///{tmp_path}/fixed.db')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "--app has a database of its own" in error_line(run("--app", "fixed_shop:app", "status"))
+    line = error_line(run("--app", "fixed_shop:app", "status"))
+    assert f"the app has a database of its own, file {tmp_path}/fixed.db: unset it, or let the app take" in line
 
 
 @pytest.mark.slow
 def test_an_app_with_an_engine_of_its_own_works_with_every_command(
     process: Run, tmp_path: Path, database_url: str
 ) -> None:
-    """The settings' default database URL is not used."""
+    """The settings' default database URL is not used, and a variable that names another database is refused."""
     (tmp_path / "engine_shop.py").write_text(
         "import os, sqlalchemy, effects\nfrom effects.store.db.engine import create_engine\n"
         "app = effects.Effects(engine=create_engine(os.environ['SHOP_URL']))\n"
     )
     options = ("--app", "engine_shop:app")
-    where = {
-        "cwd": tmp_path,
-        "PYTHONPATH": str(ROOT),
-        "SHOP_URL": database_url,
-        "EFFECTS_DATABASE_URL": "sqlite:///x.db",
-    }
+    where = {"cwd": tmp_path, "PYTHONPATH": str(ROOT), "SHOP_URL": database_url}
     for command in (("init",), ("status",), ("audit",), ("work", "--drain"), ("doctor", "--quiet")):
         answer = process(*options, *command, **where)
         assert answer.exit_code in (0, 1), answer
         assert "there is no database" not in answer.err
-    assert not (tmp_path / "x.db").exists()
+    elsewhere = "postgresql://shop:geheim@db.example/other"
+    line = error_line(process(*options, "status", **where, EFFECTS_DATABASE_URL=elsewhere))
+    assert f"names database other on db.example, and the app has a database of its own, {_named(database_url)}" in line
+    assert "geheim" not in line
+
+
+def _named(url: str) -> str:
+    return describe_database(make_url(url))
 
 
 def test_an_error_names_the_default_database_as_such(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from effects import Effects, enqueue
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
 
+NAMED_QUEUES = ("of_the_app",)
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
-from effects.observation import metrics
-from effects.observation.metrics import MetricsServer, WorkerMetrics
+from effects.operate import metrics
+from effects.operate.metrics import MetricsServer, WorkerMetrics
 from effects.store.db.deadlines import Bounds
 from effects.worker import Worker
-from effects.worker.supervision.supervisor import DOUBT_SECONDS, PartFault
+from effects.worker.supervisor import DOUBT_SECONDS, PartFault
 from tests.peers.proxy import Proxy
 from tests.support.processes import fleet
 from tests.support.served_metrics import fetch, port_of, serving
@@ -61,7 +61,7 @@ def test_a_part_that_stalled_makes_it_unlive(app: Effects) -> None:
 
 def test_a_supervisor_that_looks_no_more_makes_it_unlive(app: Effects) -> None:
     worker = Worker(app)
-    supervisor = worker._parts.supervisor
+    supervisor = worker._context.supervisor
     with probed(app, worker) as port:
         supervisor.begin()
         assert answers(port)[0] == (200, "ok")
@@ -75,10 +75,9 @@ def test_a_supervisor_that_looks_no_more_makes_it_unlive(app: Effects) -> None:
 def test_an_outage_makes_it_unready_and_leaves_it_live(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(app)
     worker._parts.started = True
-    heartbeat = worker._parts.heartbeat
     with probed(app, worker) as port:
         assert answers(port) == ((200, "ok"), (200, "ok"))
-        heartbeat._beat_at -= app.settings.lease_seconds / 2
+        worker._context.lease.renewed_at -= app.settings.lease_seconds / 2
         live, (status, why) = answers(port)
         assert (live, status) == ((200, "ok"), 503)
         assert "database" in why
@@ -92,7 +91,7 @@ def test_metrics_of_a_database_that_hangs_are_not_waited_for(
     monkeypatch.setattr(metrics, "_BOUNDS", Bounds(lock_seconds=1, seconds=0.1))
     with Proxy(database_url) as proxy:
         through = Effects(proxy.url)
-        supervisor = Worker(through)._parts.supervisor
+        supervisor = Worker(through)._context.supervisor
         supervisor.begin()
         with MetricsServer(through, WorkerMetrics(), port=0) as server:
             assert fetch(server.port)[0] == 200

@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from effects import Attempt, Effects, JobType, RetryPolicy, Sensitive, enqueue
-from effects.secrets.keys import generate_key
-from effects.store import rotate as rotation
+from effects import Attempt, ConfigurationError, Effects, JobType, RetryPolicy, Sensitive, Settings, enqueue
+from effects.keys.encryption import generate_key
+from effects.kit.logs import TextFormatter
+from effects.operate.tables import rotate as rotation
 from effects.worker import Worker
 from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
@@ -25,6 +26,7 @@ from tests.support.commands import command
 from tests.support.manual_workers import rows
 from tests.support.running import running
 from tests.support.waiting import wait_until
+from tests.support.worker_parts import HardEnd
 
 DIGEST = f"digest={generate_key()}"
 OLDER, NEWER = f"k1={generate_key()}", f"k2={generate_key()}"
@@ -66,7 +68,7 @@ def failed_app(app_factory: AppFactory, *, fails: int = 1, **options: Any) -> Ef
     "question", [("why", "k"), ("jobs", "show", 1), ("dead", "show", 1)], ids=lambda words: words[0]
 )
 def test_commands_show_the_class_the_place_and_the_frames(app_factory: AppFactory, question: tuple[Any, ...]) -> None:
-    app = failed_app(app_factory, fails=2)
+    app = failed_app(app_factory, fails=2, error_texts="none")
     answer = command(app, *question)
     assert "ConnectionError at tests/cli/test_raised.py:" in answer.out
     assert " fail (gave up after 2 attempts)" in answer.out
@@ -100,9 +102,9 @@ def test_the_log_has_the_frames_and_no_text(app_factory: AppFactory, caplog: pyt
             assert secret not in out.getvalue().replace('f"card', "")
 
 
-def test_its_text_is_kept_on_request_and_sealed(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
+def test_with_keys_its_text_is_kept_and_sealed(app_factory: AppFactory, caplog: pytest.LogCaptureFixture) -> None:
     """Without the payload's secrets and the passwords of URLs. What is sealed is in no log either."""
-    app = failed_app(app_factory, error_texts=True)
+    app = failed_app(app_factory)
     kept = "card 4111, code [hidden]: https://[hidden]@pay.example/ closed"
     assert f"ConnectionError: {kept}\n" in command(app, "why", "k").out
     assert command(app, "jobs", "show", 1, "--json").json["facts"]["attempts"][0]["error_text"] == kept
@@ -111,35 +113,81 @@ def test_its_text_is_kept_on_request_and_sealed(app_factory: AppFactory, caplog:
     assert "card 4111" not in str([record.exc_info for record in caplog.records])
 
 
-def test_without_keys_the_text_is_stored_and_logged_in_clear(
-    app_factory: AppFactory, caplog: pytest.LogCaptureFixture
+class Clear(JobType[dict[str, str]]):
+    name = "shop.clear"
+
+    def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
+        raise ValueError(f"card {payload['number']}")
+
+
+class Kept(Clear):
+    keep_error_text = True
+
+
+KEYED = {"keys": f"{OLDER},{DIGEST}"}
+
+
+@pytest.mark.parametrize(
+    ("job_type", "options", "kept", "logged"),
+    [
+        (Clear(), KEYED, True, False),
+        (Clear(), {**KEYED, "error_texts": "sealed"}, True, False),
+        (Clear(), {**KEYED, "error_texts": "plain"}, True, True),
+        (Clear(), {**KEYED, "error_texts": "none"}, False, False),
+        (Kept(), {**KEYED, "error_texts": "none"}, True, False),
+        (Clear(), {}, False, False),
+        (Clear(), {"error_texts": "plain"}, True, True),
+        (Kept(), {}, True, True),
+    ],
+)
+def test_where_its_text_is_kept_and_logged(
+    app_factory: AppFactory,
+    caplog: pytest.LogCaptureFixture,
+    job_type: Clear,
+    options: dict[str, str],
+    kept: bool,
+    logged: bool,
 ) -> None:
-    class Clear(JobType[dict[str, str]]):
-        name = "shop.clear"
-        keep_error_text = True
-
-        def perform(self, payload: dict[str, str], attempt: Attempt) -> None:
-            raise ValueError(f"card {payload['number']}")
-
-    app = app_factory(job_types=[Clear()])
+    app = app_factory(job_types=[job_type], **options)
     enqueue("shop.clear", {"number": "4111"}, key="k", effects=app)
     Worker(app).drain()
-    assert "ValueError: card 4111\n" in command(app, "why", "k").out
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["card 4111"]
+    assert ("ValueError: card 4111\n" in command(app, "why", "k").out) is kept
+    assert ("card 4111" in str(rows(app, "job_attempts"))) is logged  # where it is not sealed
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert (str(record.exc_info and record.exc_info[1]) == "card 4111") is logged
+    assert ('reason="card 4111"' in TextFormatter().format(record)) is logged
+
+
+@pytest.mark.parametrize("options", [{}, KEYED], ids=["no keys", "keys"])
+def test_on_a_terminal_its_text_is_logged_whatever_is_kept(
+    app_factory: AppFactory, caplog: pytest.LogCaptureFixture, options: dict[str, str]
+) -> None:
+    app = app_factory(job_types=[Clear()], error_texts="none", **options)
+    enqueue("shop.clear", {"number": "4111"}, key="k", effects=app)
+    Worker(app, process=HardEnd([], is_on_terminal=True)).drain()
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert 'reason="card 4111"' in TextFormatter().format(record)
+    assert rows(app, "job_attempts")[0]["error_text"] is None
+
+
+def test_a_policy_that_cannot_be_kept_is_refused() -> None:
+    for policy, cure in (("sealed", "needs EFFECTS_KEYS"), ("yes", "give sealed, plain or none")):
+        with pytest.raises(ConfigurationError, match=rf"EFFECTS_ERROR_TEXTS is '?{policy}.*{cure}"):
+            Settings.from_environment({"EFFECTS_ERROR_TEXTS": policy, "EFFECTS_DATABASE_URL": "sqlite:///x.db"})
 
 
 def test_a_job_type_may_refuse_what_the_setting_allows(app_factory: AppFactory) -> None:
     class Quiet(Charge):
         keep_error_text = False
 
-    app = app_factory(job_types=[Quiet()], keys=f"{OLDER},{DIGEST}", error_texts=True)
+    app = app_factory(job_types=[Quiet()], keys=f"{OLDER},{DIGEST}")
     enqueue("shop.charge", Card("4111"), key="k", effects=app)
     Worker(app).drain()
     assert rows(app, "job_attempts")[0]["error_text"] is None
 
 
 def test_kept_texts_follow_a_rotation_of_the_keys(app_factory: AppFactory) -> None:
-    app = failed_app(app_factory, fails=2, error_texts=True)
+    app = failed_app(app_factory, fails=2)
     newer = app_factory(job_types=[Charge()], keys=f"{NEWER},{OLDER},{DIGEST}")
     result = rotation.rotate(newer.store, newer.keys, actor="bob")
     assert (result.left, result.unreadable) == ([], [])

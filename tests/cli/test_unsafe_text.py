@@ -14,18 +14,20 @@ import pytest
 
 from effects import Effects, enqueue
 from effects.cli.main import exit_code_of
-from effects.cli.output import Table, print_value
-from effects.exit_codes import ExitCode
-from effects.logs import JsonFormatter, TextFormatter
-from effects.observation.metrics import Family, Sample, render
-from effects.storage.disposition import attachment
+from effects.cli.results import Table, print_value
+from effects.kit.exit_codes import ExitCode
+from effects.kit.files.names import attachment
+from effects.kit.logs import JsonFormatter, TextFormatter
+from effects.kit.text.unsafe import UNSAFE, lines_without_unsafe
+from effects.operate.metrics import Family, Sample, render
 from effects.store.db.records import shown_json
-from effects.text.unsafe import UNSAFE, lines_without_unsafe
 from effects_email.errors import AttachmentInvalid
 from effects_email.message.address import parse_address
 from effects_email.message.attachments import File, describe
 from tests.cli.conftest import Run
 from tests.support.manual_workers import run_sql
+
+NAMED_QUEUES = ("later",)
 
 # One of each kind: C0, DEL, C1, soft hyphen, marks, overrides, isolates, zero width, separators, a tag.
 PLANTED = "\x1b[2J\x7f\x9b31m\xad\u200e\u202egnp.exe\u2066\u200b\u2028\u2029\ufeff\U000e0041"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import signal
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine, text
 
-from effects import Effects, Refused, Retry, enqueue
-from effects.observation.doctor import examine, exit_code
-from effects.observation.metrics import Family, MetricsServer, Sample, WorkerMetrics, render
-from effects.scheduling.schedules import Schedule
-from effects.store.limits import rows as limit_rows
-from effects.store.operator import queue_status
-from effects.store.operator.database_checks import DoctorFinding
-from effects.store.schedules import definitions as schedule_definitions
+from effects import Cancelled, Done, Effects, Refused, Retry, enqueue
+from effects.model.advice import DoctorFinding
+from effects.model.schedules import Schedule
+from effects.operate.doctor import examine, exit_code
+from effects.operate.metrics import Family, MetricsServer, Sample, WorkerMetrics, database_families, render
+from effects.operate.tables import queue_status
+from effects.store import schedules as schedule_definitions
+from effects.store.limits import key_limits as limit_rows
+from effects.version import VERSION
 from effects_webhooks import add_endpoint
 from tests.cli.conftest import ROOT, Run
 from tests.support.commands import error_line
@@ -27,6 +31,8 @@ from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.processes import fleet
 from tests.support.served_metrics import fetch, port_of, serving
 from tests.support.waiting import wait_until
+
+NAMED_QUEUES = ('odd "queue"\\',)
 
 KEY, DIGEST = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 
@@ -56,7 +62,7 @@ def test_metrics(app: Effects, run: Run) -> None:
         manual_worker.settle((manual_worker.claim_one(), outcome))
     enqueue("scripted", {}, queue='odd "queue"\\', effects=app)
     samples = parsed(run("metrics").out)
-    assert samples["effects_jobs", labels(job_type="scripted", queue="default", status="failed")] == 1
+    assert samples["effects_jobs", labels(job_type="scripted", queue="default", status="retrying")] == 1
     assert samples["effects_jobs", labels(job_type="scripted", queue='odd "queue"\\', status="queued")] == 1
     assert samples["effects_due_jobs", labels(queue='odd "queue"\\')] == 1
     assert samples["effects_oldest_due_seconds", labels(queue='odd "queue"\\')] >= 0
@@ -68,10 +74,50 @@ def test_metrics(app: Effects, run: Run) -> None:
     assert parsed(run("metrics").out)["effects_workers", labels(state="silent")] == 1
 
 
-def test_metrics_without_jobs_are_valid(run: Run) -> None:
-    samples = parsed(run("metrics").out)
-    assert samples["effects_paused_limits", labels()] == 0
-    assert samples["effects_workers", labels(state="alive")] == 0
+def _label_sets(samples: Mapping[tuple[str, frozenset[tuple[str, str]]], float]) -> dict[str, set[Any]]:
+    sets: dict[str, set[Any]] = defaultdict(set)
+    for name, values in samples:
+        sets[name].add(values)
+    return sets
+
+
+def _expected_labels(app: Effects, name: str) -> set[Any]:
+    """What each gauge has a sample for, whatever there is to count: its known queues and job types."""
+    queues = {labels(queue=queue) for queue in (*app.queues, "of-a-worker")}
+    types = list(app.job_types)
+    by_status = itertools.product(types, ("queued", "running", "retrying"))
+    by_effect = itertools.product(types, ("unknown", "not_done"))
+    by_name = {
+        "effects_build_info": {labels(version=VERSION)},
+        "effects_due_jobs": queues,
+        "effects_oldest_due_seconds": queues,
+        "effects_jobs": {labels(job_type=each.name, queue=each.queue, status=status) for each, status in by_status},
+        "effects_unresolved_jobs": {labels(job_type=each.name, effect=effect) for each, effect in by_effect},
+        "effects_dead_jobs_last_hour": {labels(job_type=each.name) for each in types},
+        "effects_bulk_actions": {labels(status=status) for status in ("running", "stopped")},
+        "effects_bulk_jobs": {labels(count=count) for count in ("expected", "done", "refused")},
+        "effects_workers": {labels(state=state) for state in ("alive", "idle", "silent")},
+    }
+    return by_name.get(name, {labels()})
+
+
+@pytest.mark.parametrize(
+    "ending", [None, Done(), Refused("no"), Cancelled()], ids=["no job", "done", "dead", "cancelled"]
+)
+def test_no_gauge_vanishes_at_zero(app: Effects, ending: Any) -> None:
+    """On an empty database, and after the last job has ended: every family, every label."""
+    worker = ManualWorker(app, "other", queue="of-a-worker")
+    if ending is not None:
+        enqueue("scripted", {}, queue="of-a-worker", effects=app)
+        worker.settle((worker.claim_one(), ending))
+    families = database_families(app)
+    sets = _label_sets(parsed(render(families)))
+    assert {family.kind for family in families} == {"gauge"}
+    assert sets == {family.name: _expected_labels(app, family.name) for family in families}
+    moved = {"effects_build_info", "effects_workers"}
+    if isinstance(ending, Refused):
+        moved |= {"effects_unresolved_jobs", "effects_dead_jobs_last_hour"}
+    assert {family.name for family in families if any(sample.value for sample in family.samples)} == moved
 
 
 def test_line_breaks_are_escaped() -> None:
@@ -192,12 +238,13 @@ def test_a_paused_key_with_waiting_jobs_is_named_among_many_without(
     enqueue("scripted", {}, limit_key="z", effects=healthy)
     enqueue("scripted", {}, limit_key="child", effects=healthy)
     with healthy.store.begin() as connection:
-        limit_rows.ensure(healthy.store, connection, "child", parent="parent")
+        limit_rows.ensure_limit(healthy.store, connection, "child", parent="parent")
         for key in ("a", "b", "parent", "z"):
             limit_rows.pause(healthy.store, connection, key, actor="ann", create=True)
     findings = [finding.text for finding in examine(healthy) if finding.check == "limit keys"]
-    assert [text.partition(" is paused")[0] for text in findings] == ["parent", "z"]
-    assert all(text.endswith("; 1 job waits") for text in findings)
+    waiting = [text.partition(" is paused")[0] for text in findings if text.endswith("; 1 job waits")]
+    assert waiting == ["parent", "z"]
+    assert [text.partition(" is paused")[0] for text in findings[:2]] == waiting
 
 
 def test_a_missing_index(healthy: Effects) -> None:
@@ -234,7 +281,7 @@ def test_clocks_that_differ(healthy: Effects, seconds: int, level: str) -> None:
 def test_an_old_snapshot_and_its_holder(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     if not healthy.store.is_postgresql:
         pytest.skip("SQLite removes what is dead when it writes")
-    monkeypatch.setattr("effects.store.operator.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr("effects.operate.tables.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
     holder = create_engine(healthy.engine.url, connect_args={"application_name": "a long report"})
     with holder.connect() as connection:
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -250,12 +297,12 @@ def test_an_old_snapshot_and_its_holder(healthy: Effects, monkeypatch: pytest.Mo
 
 def test_dead_rows_are_reported(healthy: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     if not healthy.store.is_postgresql:
-        monkeypatch.setattr("effects.store.operator.database_checks.FREE_PAGES_MIN_BYTES", 1)
+        monkeypatch.setattr("effects.operate.tables.database_checks.FREE_PAGES_MIN_BYTES", 1)
         run_sql(healthy, "CREATE TABLE filler AS SELECT zeroblob(5000000) AS b")
         run_sql(healthy, "DROP TABLE filler")
         assert "are empty pages" in found_by(healthy)["vacuum"].text
         return
-    monkeypatch.setattr("effects.store.operator.database_checks.DEAD_TUPLES_MIN", 5)
+    monkeypatch.setattr("effects.operate.tables.database_checks.DEAD_TUPLES_MIN", 5)
     for _ in range(10):
         enqueue("scripted", {}, effects=healthy)
     run_sql(healthy, "DELETE FROM effects_jobs")
@@ -309,7 +356,7 @@ def test_silent_workers_and_a_backlog(healthy: Effects) -> None:
 
 def test_live_jobs_of_unknown_types(healthy: Effects) -> None:
     run_sql(healthy, "INSERT INTO effects_jobs (job_type) VALUES ('third_party'), ('third_party')")
-    assert "third_party (2)" in found_by(healthy)["job types"].text
+    assert found_by(healthy)["job types"].text.startswith("third_party: 2 jobs are live")
 
 
 def test_keys(app_factory: Any, healthy: Effects) -> None:

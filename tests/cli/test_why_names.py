@@ -63,9 +63,11 @@ def test_missing_job_types_of_the_workers_are_reported(states: EffectStates) -> 
     reason = "the mail transport 'default' is not set: give EFFECTS_SMTP_URL"
     states.end("email", Snooze(60, reason, ages=False, code="waits_for_operator"))
     status = command(states.app, "status")
-    assert re.search(rf"^email.send +1 +{reason}$", status.out, re.MULTILINE)
-    lacking = {"job_type": "email.send", "lacks": reason, "jobs": 1}
-    assert command(states.app, "status", "--json").json["operator_waits"] == [lacking]
+    assert re.search(
+        rf"^ *1 +email.send: 1 job waits for an operator: {reason}; next try at ", status.out, re.MULTILINE
+    )
+    [held] = command(states.app, "status", "--json").json["held_up"]
+    assert (held["kind"], held["name"], held["reason"], held["jobs"]) == ("operator", "email.send", reason, 1)
     doctor = command(states.app, "doctor", "--quiet").out
     assert f"email.send: 1 job waits for an operator: {reason}" in doctor
     assert f"waits for an operator: {reason}; a worker looks again at " in why(states.app, job_id).out

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.cli.conftest import COMMAND, ROOT, Run, environment
 from tests.cli.shop_app import job_types
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.waiting import wait_until
+
+NAMED_QUEUES = ("mails", "reports")
 
 APP = ("--app", "tests.cli.shop_app:app")
 
@@ -71,7 +73,7 @@ def test_only_the_named_queues_are_served(app: Effects, process: Run) -> None:
     unserved = put(app, queue="reports")
     answer = process(*APP, "work", "--drain", "--queue", "mails=2", "--queue", "letters", "--threads", 3)
     assert answer.exit_code == 0, answer.err
-    assert 'queues="mails=2 letters=3 quarantine=1"' in answer.err
+    assert 'queues="effects=3 mails=2 letters=3 quarantine=1"' in answer.err
     assert row(app, "jobs")["id"] == unserved
 
 

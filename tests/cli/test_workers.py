@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effects import Effects, enqueue
-from effects.store.workers.registration import end, heartbeat
+from effects.store.workers import end, heartbeat
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
 from tests.support.manual_workers import ManualWorker, row, rows

@@ -1,7 +1,7 @@
 """What `effects --app tests.cli.watched_app:app` loads: an app with an alert."""
 
 from effects import Effects
-from effects.alerts import Alert, DeadLetters
+from effects.model.alerts import Alert, DeadLetters
 from tests.support.scripted import Scripted
 
 app = Effects(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Effects
-from effects.retention import prune
-from effects.store.audit_log.entries import LogFilters, list_entries
-from effects.store.audit_log.notes import AuditAction, note, note_all
+from effects.app.retention import prune
+from effects.operate.tables.actions import LogFilters, list_entries
+from effects.store.audit_log import AuditAction, note, note_all
 from effects.store.db.sql import Window
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, rows, run_sql

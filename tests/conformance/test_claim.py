@@ -9,7 +9,7 @@ import pytest
 
 from effects import Done, Effects, Job, NewJob, enqueue, enqueue_many
 from effects.store.claim.claim import claim, quiet_queues
-from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
+from effects.store.claim.lease import CLAIM_MAX, ClaimRequest
 from effects.store.db.sql import TOKEN_STEP_MAX
 from effects.store.limits import queue_pauses
 from tests.conftest import AppFactory
@@ -17,6 +17,8 @@ from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.query_plans import blocks_read, recorded
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
+
+NAMED_QUEUES = ("slow", "b", "nobody-serves-this")
 
 PARSED_ONCE_MAX = 4096  # characters
 
@@ -238,24 +240,23 @@ def test_a_claim_that_found_too_little_is_followed_by_a_look_again(app: Effects)
     assert len(statements) == 1
 
 
-def test_a_claim_from_the_floors_passes_over_what_lies_before_them(app: Effects) -> None:
+def test_a_claim_from_the_floors_passes_over_what_lies_before_them_but_no_priority(app: Effects) -> None:
     manual_worker = ManualWorker(app)
     now = datetime.now(UTC)
     first = enqueue("scripted", {}, effects=app)
     assert ids(manual_worker.claim()) == [first.job_id]
-    urgent, late, old = enqueue_many(
-        [new(priority=1), new(run_at=now - timedelta(seconds=1)), new(run_at=now - timedelta(seconds=60))], effects=app
-    )
+    minute_ago = now - timedelta(seconds=60)
+    hindmost, urgent, late, old = enqueue_many(
+        [new(priority=9, run_at=minute_ago), new(priority=1, run_at=minute_ago), new(run_at=now - timedelta(seconds=1)),
+         new(run_at=minute_ago)], effects=app,
+    )  # fmt: skip
     behind = enqueue("scripted", {}, effects=app)
     manual_worker.request.from_floors = True
-    passed_over = ids(manual_worker.claim())
-    assert passed_over == [late.job_id, behind.job_id] or not app.store.is_postgresql
+    jobs = ids(manual_worker.claim())
+    passed_over = [old.job_id] if app.store.is_postgresql else []
+    assert jobs == [job.job_id for job in (urgent, old, late, behind, hindmost) if job.job_id not in passed_over]
     manual_worker.request.from_floors = False
-    assert passed_over + ids(manual_worker.claim()) == (
-        [late.job_id, behind.job_id, urgent.job_id, old.job_id]
-        if app.store.is_postgresql
-        else [urgent.job_id, old.job_id, late.job_id, behind.job_id]
-    )
+    assert ids(manual_worker.claim()) == passed_over
 
 
 def test_a_claim_from_the_floors_sees_pauses_and_keys(app: Effects) -> None:

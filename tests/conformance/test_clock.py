@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from effects import Effects, Exponential, Retry, RetryPolicy, enqueue
-from effects.store.operator.requeue import requeue
+from effects.store.effects.requeue import requeue
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted

@@ -20,14 +20,14 @@ from effects import (
     enqueue,
     enqueue_many,
 )
-from effects.alerts import DeadLetters
-from effects.limits import Rate
-from effects.observation.doctor import examine
-from effects.retention import prune
-from effects.store.limits import rows as limits
-from effects.store.operator.alert_episodes import measure
-from effects.store.operator.audit import audit
-from effects.store.schedules.clock import NEWEST, TurnedBack, count_ahead, turn_back
+from effects.app.retention import prune
+from effects.model.alerts import DeadLetters
+from effects.model.limits import Rate
+from effects.operate.doctor import examine
+from effects.operate.tables.alert_episodes import measure
+from effects.operate.tables.audit import audit
+from effects.store.db.clock import NEWEST, TurnedBack, count_ahead, turn_back
+from effects.store.limits import key_limits as limits
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, row, rows, run_sql
@@ -70,7 +70,7 @@ def in_the_round(app: Effects, worker: ManualWorker) -> dict[str, int]:
     }  # fmt: skip
     ids["users"] = enqueue("scripted", {}, run_at=USERS, effects=app).job_id
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "rated", rate=Rate(1, 60.0))
+        limits.ensure_limit(app.store, connection, "rated", rate=Rate(1, 60.0))
     app.store.shift_clock(YEARS)
     worker.heartbeat()
     jobs = {job.id: job for job in worker.claim()}

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from effects import Done, Effects, EnqueueError, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
-from effects.bulk import act_on
-from effects.exit_codes import ExitCode
-from effects.store.bulk.operation import BulkAction
+from effects.kit.exit_codes import ExitCode
+from effects.operate.bulk import act_on
+from effects.operate.tables.audit import audit
+from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.tables.dead_letters import DeadFilters, DeadLetter, count_causes, list_dead
 from effects.store.db.sql import Window
-from effects.store.operator.actions import cancel
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters, DeadLetter, count_causes, list_dead
-from effects.store.operator.requeue import Requeued, requeue
-from effects.store.operator.resolve import Resolution, ignore, resolve
+from effects.store.effects.requeue import Requeued, Resolution, ignore, requeue, resolve_unknown
+from effects.store.queue.cancellation import cancel
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, row, rows
@@ -158,7 +157,7 @@ def test_only_unresolved_dead_letters_can_be_acted_on(app: Effects) -> None:
     live = put(app, key="live")
     for act in (
         lambda job_id: ignore(app.store, app.ledgers, job_id, actor="ann", reason="x"),
-        lambda job_id: resolve(app.store, app.job_types, app.ledgers, job_id, "give-up", actor="ann"),
+        lambda job_id: resolve_unknown(app.store, app.job_types, app.ledgers, job_id, "give-up", actor="ann"),
     ):
         with pytest.raises(JobStateError, match=f"job {done} is succeeded: it is no dead letter"):
             act(done)
@@ -183,7 +182,9 @@ def test_ignore_resolves_and_reports_it_the_second_time(app: Effects) -> None:
 def test_mark_done_records_that_an_operator_confirmed_the_effect(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
     assert (
-        resolve(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books")
+        resolve_unknown(
+            app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann", reason="seen in their books"
+        )
         is None
     )
     assert state(app) == "done"
@@ -195,12 +196,12 @@ def test_mark_done_records_that_an_operator_confirmed_the_effect(app: Effects) -
     with pytest.raises(JobStateError, match="is done; only --even-if-done"):
         requeue(app.store, app.job_types, held, actor="ann")
     with pytest.raises(JobStateError, match="already resolved"):
-        resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
+        resolve_unknown(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
 
 
 def test_a_requeue_after_mark_done_starts_over(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    resolve(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann")
+    resolve_unknown(app.store, app.job_types, app.ledgers, held, "mark-done", actor="ann")
     requeue(app.store, app.job_types, held, actor="ann", confirm_done=True)
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
@@ -218,7 +219,7 @@ def test_audit_finds_a_done_effect_without_attempt_or_operator(app: Effects) -> 
 
 def test_give_up_leaves_the_effect_unknown(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
+    resolve_unknown(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
     assert state(app) == "unknown"
     assert ids(app) == []
     assert rows(app, "jobs") == []
@@ -228,14 +229,14 @@ def test_give_up_leaves_the_effect_unknown(app: Effects) -> None:
 
 def test_a_requeued_unknown_stays_unknown_until_it_is_done(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
-    successor = resolve(app.store, app.job_types, app.ledgers, held, "requeue", actor="ann")
+    successor = resolve_unknown(app.store, app.job_types, app.ledgers, held, "requeue", actor="ann")
     assert successor is not None
     assert state(app) == "unknown"
     assert ids(app) == []
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
     assert (ids(app, unknown=True), state(app)) == ([successor.job_id], "unknown")
-    resolve(app.store, app.job_types, app.ledgers, successor.job_id, "requeue", actor="ann")
+    resolve_unknown(app.store, app.job_types, app.ledgers, successor.job_id, "requeue", actor="ann")
     manual_worker.settle((manual_worker.claim_one(), Done()))
     assert (ids(app), state(app)) == ([], "done")
     assert audit(app.store, app.ledgers) == []
@@ -244,7 +245,7 @@ def test_a_requeued_unknown_stays_unknown_until_it_is_done(app: Effects) -> None
 def test_what_is_not_unknown_is_not_resolved(app: Effects) -> None:
     first = ended(app, Refused("no"))
     with pytest.raises(JobStateError, match="is not unknown: requeue it or ignore it"):
-        resolve(app.store, app.job_types, app.ledgers, first, "mark-done", actor="ann")
+        resolve_unknown(app.store, app.job_types, app.ledgers, first, "mark-done", actor="ann")
     assert (state(app), noted(app)) == ("refused", [])
 
 
@@ -257,7 +258,7 @@ def test_only_one_of_many_concurrent_resolutions_counts(app: Effects, key: str |
     def act(resolution: Resolution) -> None:
         together.wait(20)
         try:
-            answers.append(resolve(app.store, app.job_types, app.ledgers, held, resolution, actor="ann"))
+            answers.append(resolve_unknown(app.store, app.job_types, app.ledgers, held, resolution, actor="ann"))
         except JobStateError as error:
             answers.append(error)
 

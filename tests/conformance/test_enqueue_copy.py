@@ -25,12 +25,14 @@ from effects import (
     enqueue_many,
     enqueue_many_async,
 )
+from effects.errors import StoreRejected
 from effects.store.enqueue.copy import ROWS_MAX, ROWS_MIN
 from tests.conftest import AppFactory
 from tests.support.callers import KINDS, Caller, RollBackError
 from tests.support.manual_workers import rows, run_sql
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+NAMED_QUEUES = ("slow \\.",)
 TIMES = ("run_at", "expires_at")
 OWN = ("id", "n", "idempotency_key", "run_at", "age_from", "created_at", "updated_at")
 
@@ -228,7 +230,7 @@ def test_latin1_sessions_name_what_cannot_be_encoded(database_url: str, app: Eff
     engine = create_engine(app.engine.url, connect_args={"client_encoding": "latin1"})
     with engine.begin() as connection:
         receipts = enqueue_many([*fill(), new("é")], session=connection, effects=app)
-    with pytest.raises(UnicodeEncodeError), engine.begin() as connection:
+    with pytest.raises(StoreRejected, match="client_encoding"), engine.begin() as connection:
         enqueue_many([*fill(), new("\N{SNOWMAN}")], session=connection, effects=app)
     engine.dispose()
     written = rows(app, "jobs")

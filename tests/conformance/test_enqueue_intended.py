@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from effects import Effects, EnqueueError, NewJob
-from effects.extend import Sql, insert_intended, insert_one_intended
+from effects.extend.jobs import insert_intended, insert_one_intended
+from effects.extend.sql import Sql
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.scripted import EVERY_FIELD
 

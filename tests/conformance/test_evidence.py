@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from effects import Done, Effects, enqueue
-from effects.model.settlement import Settlement
-from effects.store.workers.failovers import note_failover
+from effects.store.workers import note_failover
 from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Outage
-from effects.worker.upkeep.failover_evidence import FailoverEvidence
+from effects.worker.recording.failover_evidence import FailoverEvidence
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted
+from tests.support.worker_parts import NothingHeld, context_of
 
 
 class _LateRuntime(Runtime):
@@ -30,10 +29,8 @@ class _LateRuntime(Runtime):
         return time.monotonic()
 
 
-def _evidence(
-    app: Effects, worker: ManualWorker, runtime: Runtime, unwritten: Callable[[], list[Settlement]] = list
-) -> FailoverEvidence:
-    evidence = FailoverEvidence(app, Outage(runtime), runtime, running=list, unwritten=unwritten, opened=lambda: None)
+def _evidence(app: Effects, worker: ManualWorker, runtime: Runtime) -> FailoverEvidence:
+    evidence = FailoverEvidence(context_of(app, runtime))
     evidence.begin(worker.name, note_failover(app.store, worker.name))
     return evidence
 
@@ -55,16 +52,16 @@ def test_what_is_heard_during_a_comparison_is_compared_next(app_factory: AppFact
         settlements.append(worker.decide(worker.claim_one(), Done(), released=True))
     early, late = settlements
     unwritten, runtime = [late], _LateRuntime()
-    evidence = _evidence(app, worker, runtime, unwritten.copy)
+    evidence = _evidence(app, worker, runtime)
     evidence.settled([early])
     _lose_all(app)
     evidence.suspect()
-    runtime.happens = [lambda: evidence.refused(late) if late_word == "refused" else evidence.settled([late])]
-    assert evidence.compare(worker.name)
+    runtime.happens = [lambda: evidence.refused([late]) if late_word == "refused" else evidence.settled([late])]
+    assert evidence.compare(worker.name, NothingHeld(unwritten.copy))
     unwritten.clear()
     assert [row["key"] for row in rows(app, "evidence")] == ["early"]
     assert evidence.is_due
-    assert evidence.compare(worker.name)
+    assert evidence.compare(worker.name, NothingHeld(unwritten.copy))
     assert [(row["key"], row["fate"]) for row in rows(app, "evidence")] == [("early", "orphan"), ("late", "orphan")]
     assert not evidence.is_due
 
@@ -75,9 +72,9 @@ def test_what_waits_to_be_written_is_no_reason_to_compare_again(app_factory: App
     worker = ManualWorker(app, "busy")
     enqueue("scripted", {}, effects=app)
     settlement = worker.decide(worker.claim_one(), Done(), released=True)
-    evidence = _evidence(app, worker, Runtime(), lambda: [settlement])
+    evidence = _evidence(app, worker, Runtime())
     evidence.suspect()
-    assert evidence.compare(worker.name)
+    assert evidence.compare(worker.name, NothingHeld(lambda: [settlement]))
     evidence.settled([settlement])
     assert not evidence.is_due
 
@@ -87,5 +84,5 @@ def test_a_refusal_without_a_failover_is_no_reason_to_compare(app_factory: AppFa
     worker = ManualWorker(app, "slow")
     enqueue("scripted", {}, effects=app)
     evidence = _evidence(app, worker, Runtime())
-    evidence.refused(worker.decide(worker.claim_one(), Done(), released=True))
+    evidence.refused([worker.decide(worker.claim_one(), Done(), released=True)])
     assert not evidence.is_due

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from effects import Done, Effects, NewJob, Refused, Retry, crashpoints, enqueue, enqueue_many
+from effects import Done, Effects, NewJob, Refused, Retry, enqueue, enqueue_many
+from effects.kit import crashpoints
 from effects.model.settlement import Returned, Unrouted
-from effects.store.claim.claim import Claimed
-from effects.store.claim.ready_keys import PROBES_PER_ROUND
+from effects.store.claim.claim import PROBES_PER_ROUND, Claimed
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql

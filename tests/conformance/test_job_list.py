@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from effects import Done, Effects, NewJob, Refused, Retry, enqueue_many
+from effects.operate import bulk
+from effects.operate.bulk import BulkAction
+from effects.operate.tables.job_list import SPAN, Filters, JobPage, count_statuses, list_jobs
+from effects.operate.tables.queue_status import read_status
 from effects.store.db.sql import Window
-from effects.store.operator.job_list import SPAN, Filters, JobPage, list_jobs
-from effects.store.operator.requeue import requeue
+from effects.store.effects.requeue import requeue
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, run_sql
+
+NAMED_QUEUES = ("mails", "second")
 
 
 @pytest.fixture
@@ -105,6 +110,29 @@ def test_times_are_those_of_creation(app: Effects) -> None:
     assert ids(app, window=Window(older=3600)) == [old]
     assert ids(app, window=Window(newer=3600)) == [new]
     assert ids(app, window=Window(older=3600), job_type="other") == []
+
+
+def test_what_did_not_succeed_is_found_behind_any_number_of_newer_successes(app: Effects) -> None:
+    far = 3 * SPAN
+    history = "INSERT INTO effects_job_history (id, job_type, status, error_code) VALUES (:id, 'x', :status, :code)"
+    for job_id, status, code in (
+        (5, "dead", "gone"),
+        (6, "cancelled", None),
+        (7, "dead", "lost"),
+        (far, "succeeded", None),
+    ):
+        run_sql(app, history, id=job_id, status=status, code=code)
+    assert ids(app, status="dead") == [7, 5]
+    assert ids(app, status="cancelled") == [6]
+    assert ids(app, status="dead", error_code="gone") == [5]
+    assert [page(app, status=status).next_before for status in ("dead", "cancelled")] == [None, None]
+    with app.store.read() as connection:
+        counts = count_statuses(app.store, connection)
+    assert {status: count for status, count in counts.items() if count} == {"dead": 2, "cancelled": 1, "succeeded": 1}
+    listed = {(count.status, count.jobs) for count in read_status(app.store, 60.0, app.job_types, app.queues).counts}
+    assert listed == {("dead", 2), ("cancelled", 1), ("succeeded", 1)}
+    action, dead = BulkAction("requeue"), Filters(status="dead", error_code="gone")
+    assert bulk.preview(action, dead, effects=app).counted.jobs == 1
 
 
 def test_a_filtered_page_reports_how_far_it_searched(app: Effects) -> None:

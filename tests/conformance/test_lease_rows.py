@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from effects import Effects, Job, NewJob, enqueue_many
-from effects.store.claim import lease_rows
-from effects.store.claim.ready_keys import PROBES_PER_ROUND
+from effects.store.claim import lease
+from effects.store.claim.claim import PROBES_PER_ROUND
 from effects.store.db.store import as_json
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 from tests.support.manual_workers import ManualWorker, run_sql
 from tests.support.query_plans import recorded
 
@@ -42,10 +42,10 @@ def read(app: Effects, ids: str, *, one_by_one: bool) -> list[Job]:
     """The jobs as a claim reads them, or row by row; without their age, which is another at each look."""
     with app.store.read() as connection:
         if one_by_one:
-            rows: Any = app.store.tuples(connection, lease_rows._leased, ids=ids)
+            rows: Any = app.store.tuples(connection, lease._leased, ids=ids)
         else:
-            rows = lease_rows._read(app.store, connection, ids)
-    return [replace(job, age_seconds=0.0, due_seconds=0.0) for job in lease_rows.jobs_of(rows)]
+            rows = lease._read(app.store, connection, ids)
+    return [replace(job, age_seconds=0.0, due_seconds=0.0) for job in lease.jobs_of(rows)]
 
 
 def test_rows_read_as_one_value_are_those_read_one_by_one(app: Effects) -> None:

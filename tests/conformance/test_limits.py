@@ -6,10 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from effects import Done, Effects, Job, enqueue_many
-from effects.store.claim.claim_request import ReadyKey
-from effects.store.claim.lease import lease_any
-from effects.store.claim.ready_keys import PROBES_PER_ROUND
-from effects.store.limits import rows as limit_rows
+from effects.store.claim.claim import PROBES_PER_ROUND
+from effects.store.claim.lease import ReadyKey, lease_any
+from effects.store.limits import key_limits as limit_rows
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
 from tests.support.manual_workers import ManualWorker, rows, run_sql
@@ -43,11 +42,11 @@ def test_limits_that_are_declared_late_replace_none_but_an_operators(app: Effect
         if maker == "a pause":
             limit_rows.pause(app.store, connection, "late", actor="ann", seconds=600, create=True)
         elif maker == "a child":
-            limit_rows.ensure(app.store, connection, "child", parent="late")
+            limit_rows.ensure_limit(app.store, connection, "child", parent="late")
         else:
             limit_rows.set_limit(app.store, connection, "late", actor="ann", max_in_flight=None)
-        limit_rows.ensure(app.store, connection, "late", max_in_flight=3)
-        limit_rows.ensure(app.store, connection, "late", max_in_flight=4)
+        limit_rows.ensure_limit(app.store, connection, "late", max_in_flight=3)
+        limit_rows.ensure_limit(app.store, connection, "late", max_in_flight=4)
     [late] = rows(app, "limits", "limit_key = 'late'")
     assert late["max_in_flight"] == (None if maker == "an operator" else 3)
     assert (late["paused_until"] is not None) == (maker == "a pause")

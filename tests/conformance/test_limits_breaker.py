@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from effects import Done, Effects, Refused, Retry, Snooze, Unknown, enqueue_many
-from effects.limits import Breaker
+from effects.model.limits import Breaker
 from effects.model.settlement import WorkerLost
-from effects.store.limits import rows as limit_rows
-from effects.store.limits import status as limit_status
+from effects.operate.tables import limit_status
+from effects.store.limits import key_limits as limit_rows
 from tests.support.limited_jobs import answered, claim_all, limited
 from tests.support.manual_workers import ManualWorker, row
 
@@ -15,7 +15,7 @@ THREE = Breaker(3, 60.0)
 
 def guard(app: Effects, key: str = "k", parent: str | None = None) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, key, breaker=THREE, parent=parent)
+        limit_rows.ensure_limit(app.store, connection, key, breaker=THREE, parent=parent)
 
 
 def state(app: Effects, key: str = "k") -> tuple[str | None, int]:
@@ -121,7 +121,7 @@ def test_a_parents_breaker_counts_all_its_children(app: Effects) -> None:
     guard(app, "transport")
     for child in ("a", "b", "c"):
         with app.store.begin() as connection:
-            limit_rows.ensure(app.store, connection, child, parent="transport")
+            limit_rows.ensure_limit(app.store, connection, child, parent="transport")
     enqueue_many([job for child in ("a", "b", "c") for job in limited(child, 4)], effects=app)
     manual_worker = ManualWorker(app)
     jobs = manual_worker.claim()
@@ -138,7 +138,7 @@ def test_a_parents_breaker_counts_all_its_children(app: Effects) -> None:
 
 def test_without_a_breaker_failures_are_not_counted(app: Effects) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "k", max_in_flight=50)
+        limit_rows.ensure_limit(app.store, connection, "k", max_in_flight=50)
     enqueue_many(limited("k", 10), effects=app)
     manual_worker = ManualWorker(app)
     answered(manual_worker, *((job, Retry("busy")) for job in manual_worker.claim()))

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from effects import Effects, Job, NewJob, enqueue_many
-from effects.limits import Rate
-from effects.store.limits import rows as limit_rows
+from effects.model.limits import Rate
+from effects.store.limits import key_limits as limit_rows
 from effects.worker import Worker
 from effects.worker.machine.runtime import Runtime
 from effects.worker.queues.worker_queues import planned
@@ -61,9 +61,9 @@ def test_priority_goes_before_round_robin(app: Effects) -> None:
 
 def test_a_parents_capacity_is_shared_round_robin(app: Effects) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "transport", rate=Rate(24, 86_400.0, 6))
+        limit_rows.ensure_limit(app.store, connection, "transport", rate=Rate(24, 86_400.0, 6))
         for child in ("big", "small", "tiny"):
-            limit_rows.ensure(app.store, connection, child, parent="transport")
+            limit_rows.ensure_limit(app.store, connection, child, parent="transport")
     enqueue_many([*limited("big", 50), *limited("small", 9), *limited("tiny", 1)], effects=app)
     assert keys(fair_worker(app).claim(64)) == {"big": 3, "small": 2, "tiny": 1}
 

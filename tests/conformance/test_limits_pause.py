@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from effects import Done, Effects, NewJob, Pause, Refused, Retry, Unknown, enqueue_many
 from effects.model.settlement import AttemptEnd
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 from tests.support.limited_jobs import claim_all, limited
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 
@@ -97,7 +97,7 @@ def test_the_last_failure_of_a_job_pauses_the_key_too(app: Effects) -> None:
 
 def test_the_longest_pause_holds_and_the_limits_stay(app: Effects) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "k", max_in_flight=4)
+        limit_rows.ensure_limit(app.store, connection, "k", max_in_flight=4)
     enqueue_many(limited("k", 4), effects=app)
     manual_worker = ManualWorker(app)
     jobs = manual_worker.claim()
@@ -182,7 +182,7 @@ def test_a_pause_that_is_ended_early_counts_for_as_long_as_it_was(app: Effects) 
 
 def test_time_paused_by_the_parent_does_not_count_towards_max_age(app: Effects) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "child", parent="parent")
+        limit_rows.ensure_limit(app.store, connection, "child", parent="parent")
         limit_rows.pause(app.store, connection, "parent", actor="ann", seconds=LONG)
     grouped: dict[str, Any] = {"group_key": "g"}
     enqueue_many([*limited("child"), *limited("child", **grouped)], effects=app)
@@ -213,8 +213,8 @@ def test_a_refusal_pauses_nothing(app: Effects) -> None:
 
 def test_a_fault_of_the_parent_pauses_all_its_children(app: Effects) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "a", parent="above")
-        limit_rows.ensure(app.store, connection, "b", parent="above")
+        limit_rows.ensure_limit(app.store, connection, "a", parent="above")
+        limit_rows.ensure_limit(app.store, connection, "b", parent="above")
     enqueue_many([*limited("a"), *limited("b"), *limited("alone")], effects=app)
     manual_worker = ManualWorker(app)
     jobs = {job.limit_key: job for job in manual_worker.claim(8)}

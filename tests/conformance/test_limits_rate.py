@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from effects import Done, Effects, Job, NewJob, Retry, Snooze, enqueue_many
-from effects.limits import Rate
+from effects.model.limits import Rate
 from effects.model.settlement import AttemptEnd, Expired, Returned
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 from effects.store.limits.capacity import BUSY_SECONDS
-from effects.store.operator.actions import cancel
+from effects.store.queue.cancellation import cancel
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import claim_all, limited
@@ -24,7 +24,7 @@ HOURLY = Rate(60, 3600.0, 5)  # 5 at once, then one a minute: no test is so slow
 
 def ensure(app: Effects, key: str, **limit: Any) -> None:
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, key, **limit)
+        limit_rows.ensure_limit(app.store, connection, key, **limit)
 
 
 def tokens(app: Effects, key: str = "k") -> int:

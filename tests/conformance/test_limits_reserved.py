@@ -9,13 +9,12 @@ import pytest
 
 from effects import Done, Effects, Job, NewJob, Retry, enqueue_many
 from effects.errors import ConfigurationError
-from effects.limits import Breaker
+from effects.model.limits import Breaker
 from effects.model.registry import Registry
-from effects.store.claim.ready_keys import PROBES_PER_ROUND
-from effects.store.limits import rows as limit_rows
+from effects.store.claim.claim import PROBES_PER_ROUND
+from effects.store.limits import key_limits as limit_rows
 from effects.worker.machine.runtime import Runtime
-from effects.worker.queues.local_bound import LocalBound
-from effects.worker.queues.worker_queues import planned
+from effects.worker.queues.worker_queues import LocalBound, planned
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import answered, limited
 from tests.support.log_lines import log_lines
@@ -40,7 +39,7 @@ def fail_once(app: Effects, manual_worker: ManualWorker) -> None:
     """Three keys whose newest attempt failed, each with a cap of 4 and twenty jobs behind it."""
     with app.store.begin() as connection:
         for key in (*FAILING, "alive"):
-            limit_rows.ensure(app.store, connection, key, max_in_flight=4, breaker=PATIENT)
+            limit_rows.ensure_limit(app.store, connection, key, max_in_flight=4, breaker=PATIENT)
     enqueue_many([job for key in FAILING for job in limited(key, 1)], effects=app)
     answered(manual_worker, *((job, Retry("busy", after_seconds=7200)) for job in manual_worker.claim(16)))
     enqueue_many([job for key in FAILING for job in limited(key, 20)], effects=app)
@@ -105,7 +104,7 @@ def capped(app: Effects, **options: Any) -> None:
     """Three keys that will be silent, and one that answers, with twenty jobs behind each."""
     with app.store.begin() as connection:
         for key in (*FAILING, "alive"):
-            limit_rows.ensure(app.store, connection, key, max_in_flight=4, **options)
+            limit_rows.ensure_limit(app.store, connection, key, max_in_flight=4, **options)
     enqueue_many([job for key in (*FAILING, "alive") for job in limited(key, 20)], effects=app)
 
 
@@ -136,9 +135,9 @@ def test_silent_and_failing_keys_are_counted_together(app: Effects) -> None:
 def test_a_silent_key_with_a_parent_counts_too(app: Effects) -> None:
     manual_worker = keeping(app)
     with app.store.begin() as connection:
-        limit_rows.ensure(app.store, connection, "all", max_in_flight=100)
+        limit_rows.ensure_limit(app.store, connection, "all", max_in_flight=100)
         for key in FAILING:
-            limit_rows.ensure(app.store, connection, key, max_in_flight=4, parent="all")
+            limit_rows.ensure_limit(app.store, connection, key, max_in_flight=4, parent="all")
     enqueue_many([job for key in FAILING for job in limited(key, 20)], effects=app)
     running = manual_worker.claim(64)
     assert len(running) == 12
@@ -184,6 +183,25 @@ def test_groups_have_no_more_of_their_key_than_the_job_type_says(app: Effects) -
     assert manual_worker.claim(64) == []
 
 
+def test_a_bound_of_none_for_now_is_asked_again(app: Effects) -> None:
+    manual_worker = keeping(app)
+    enqueue_many([job for key in ("open", "shut") for job in limited(key, 2)], effects=app)
+    shut = {"shut"}
+    manual_worker.request.local.bounds = (lambda key: 0 if key in shut else None,)
+    assert keys(manual_worker.claim(64)) == {"open": 2}
+    manual_worker.request.local.update({}, set())
+    assert manual_worker.claim(64) == []
+    shut.clear()
+    manual_worker.request.local.update({}, set())
+    assert keys(manual_worker.claim(64)) == {"shut": 2}
+    assert LocalBound(ShutForNow("scripted"), Runtime())("shut") == 0
+
+
+class ShutForNow(Scripted):
+    def max_in_flight(self, limit_key: str) -> int:
+        return 0
+
+
 def test_a_bound_that_fails_is_logged_and_bounds_nothing() -> None:
     class Wrong(Scripted):
         def max_in_flight(self, limit_key: str) -> Any:
@@ -224,7 +242,7 @@ def test_a_job_type_asks_for_it(app_factory: AppFactory) -> None:
         request.queue: request.reserved_threads for request in planned(app, {"calls": 10, "default": 10}, Runtime())
     }
     assert (reserved["calls"], reserved["default"]) == (3, 0)
-    [request, _] = planned(app, {"calls": 1}, Runtime())
+    [request, _] = planned(app, {"calls": 1}, Runtime(), housekeeping=False)
     assert request.reserved_threads == 0  # never the only thread
 
 

@@ -8,16 +8,18 @@ import pytest
 from sqlalchemy import text
 
 from effects import Done, Effects, Job, NewJob, Refused, Retry, Snooze, enqueue, enqueue_many
+from effects.kit.moments import moment
 from effects.model.job import POISON_LOSSES
 from effects.model.settlement import Returned
-from effects.moments import moment
-from effects.store.operator.audit import audit
-from effects.store.operator.database_checks import examine_work
+from effects.operate.tables.audit import audit
+from effects.operate.tables.database_checks import examine_work
 from effects.store.queue.liveness import RESCUE_BATCH, UNREGISTERED_SECONDS
-from effects.store.workers.registration import deregister
+from effects.store.workers import deregister
 from tests.conftest import AppFactory
-from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, everything, row, rows, run_sql
+from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, all_but_late, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
+
+NAMED_QUEUES = ("slow",)
 
 
 def silence(app: Effects, *others: ManualWorker) -> None:
@@ -377,11 +379,11 @@ def test_a_zombie_frozen_beyond_its_lease_changes_nothing(app_factory: AppFactor
     again = newer.claim_one(queue="quarantine")
     newer.release(again)
     newer.settle((again, Done()), released=True)
-    before = everything(app)
+    before = all_but_late(app)
     zombie = ManualWorker(zombie_app, "zombie")
     assert zombie.release(job) == set()
     assert zombie.settle((job, Refused("no"))).accepted == []
-    assert everything(app) == before
+    assert all_but_late(app) == before
     assert row(app, "job_history")["status"] == "succeeded"
     assert row(app, "effect_ledger")["state"] == "done"
 
@@ -482,8 +484,8 @@ def test_the_doctor_reports_lost_jobs_of_unregistered_types(app: Effects, older:
     app.store.shift_clock(3600)
     [finding] = [
         finding
-        for finding in examine_work(app.store, LEASE_SECONDS, app.job_types.names())
+        for finding in examine_work(app.store, LEASE_SECONDS, app.job_types, app.queues)
         if finding.check == "job types"
     ]
     assert finding.level == "warning"
-    assert "gone (1, 1 of them left running by a worker)" in finding.text
+    assert "gone: 1 job is live, 1 left running by a lost worker" in finding.text

@@ -13,27 +13,28 @@ import pytest
 from sqlalchemy import text
 
 from effects import Effects, NewJob, Refused, Unknown, enqueue, enqueue_many
-from effects.histogram import BOUNDS, BUCKETS, percentile
-from effects.limits import Rate
+from effects.app.retention import NUMBERS_DAYS, prune
+from effects.kit.histogram import BOUNDS, BUCKETS, percentile
 from effects.model.job import Job
+from effects.model.limits import Rate
 from effects.model.outcome import Done
 from effects.model.settlement import Execution, Settlement
-from effects.observation.stats import Stats, read_stats
-from effects.retention import NUMBERS_DAYS, prune
+from effects.operate.stats import Stats, read_stats
 from effects.store.db.sql import Window
-from effects.store.limits import rows as limit_rows
-from effects.store.numbers.fold import MINUTES_SECONDS, WORKERS_SECONDS
-from effects.store.numbers.rows import Rollup, rollup_columns, rollup_of
+from effects.store.limits import key_limits as limit_rows
+from effects.store.numbers.rollups import MINUTES_SECONDS, WORKERS_SECONDS, Rollup, rollup_columns, rollup_of
 from effects.store.numbers.samples import seconds_without_worker, take_sample
-from effects.store.schema.operator_tables import HOUR, MINUTE, ROLLUP_COUNTS, SIX_HOURS
+from effects.store.schema.tables import HOUR, MINUTE, ROLLUP_COUNTS, SIX_HOURS
 from effects.worker import Worker
 from effects.worker.machine.runtime import Runtime
-from effects.worker.recording.numbers import LATE_SECONDS, RollupRecorder
+from effects.worker.recording.observers import LATE_SECONDS, RollupRecorder
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.query_plans import recorded, rows_touched_in
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
+
+NAMED_QUEUES = ("slow", "needs-person")
 
 LEASE = 120.0
 LATER = 200  # jobs
@@ -72,7 +73,7 @@ class Counting:
         self.numbers.set_clock(begins)
 
     def count(self, *settlements: Settlement) -> None:
-        self.numbers.count(settlements)
+        self.numbers.recorded(settlements)
 
     def write(self) -> None:
         self.numbers._write_rollups()

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.pool import NullPool
 
-from effects import Effects, NewJob, crashpoints, enqueue, enqueue_many
+from effects import Effects, NewJob, enqueue, enqueue_many
+from effects.kit import crashpoints
 from tests.support.manual_workers import rows
 from tests.support.scripted import Scripted
 

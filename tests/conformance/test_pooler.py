@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from effects import Effects, enqueue
-from effects.observation.doctor import DoctorFinding, examine
+from effects.model.advice import DoctorFinding
+from effects.operate.doctor import examine
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows

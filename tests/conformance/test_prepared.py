@@ -13,11 +13,11 @@ from sqlalchemy import Connection, text
 
 from effects import Effects, StoreConflict, enqueue, enqueue_many
 from effects.store.claim.claim import claim, quiet_queues
-from effects.store.claim.claim_request import ClaimRequest
+from effects.store.claim.lease import ClaimRequest
 from effects.store.db.engine import PREPARE_AFTER
 from effects.store.db.store import Store
 from effects.store.numbers.samples import take_sample
-from effects.store.operator.counts import count_unknown
+from effects.store.queue.job_rows import find_unknown
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.query_plans import recorded, rows_touched_as_prepared
@@ -119,7 +119,7 @@ def test_what_counts_all_live_jobs_keeps_to_one_process_of_the_server(app: Effec
     with recorded(app) as statements:
         take_sample(app.store, 60.0)
         with app.store.read() as connection:
-            count_unknown(app.store, connection, [])
+            find_unknown(app.store, connection, [], [])
     counts = [entry for entry in statements if "FROM effects_jobs" in entry[0]]
     assert len(counts) == 2
     with app.store.read() as connection:

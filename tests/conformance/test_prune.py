@@ -23,18 +23,17 @@ from effects import (
     Unknown,
     enqueue,
     enqueue_many,
-    enqueuing,
-    retention,
 )
-from effects.retention import Prune, Pruned, prune
-from effects.scheduling.firing import fire_now
+from effects.app import retention
+from effects.app.firing import fire_now
+from effects.app.retention import Prune, Pruned, prune
+from effects.operate.tables.audit import audit
 from effects.store import prune as store_prune
-from effects.store.operator.actions import cancel
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import requeue
-from effects.store.operator.resolve import ignore, resolve
+from effects.store import schedules as schedule_definitions
+from effects.store.effects.requeue import ignore, requeue, resolve_unknown
+from effects.store.enqueue import enqueuing
 from effects.store.queue import table_ledger
-from effects.store.schedules import definitions as schedule_definitions
+from effects.store.queue.cancellation import cancel
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql
@@ -223,7 +222,7 @@ def test_resolved_jobs_are_pruned_thirty_days_later(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held", key="held")
     later(app, 500)
     ignore(app.store, app.ledgers, dead, actor="ann", reason="a test order")
-    resolve(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
+    resolve_unknown(app.store, app.job_types, app.ledgers, held, "give-up", actor="ann")
     later(app, 29)
     assert prune(app).jobs == 0
     later(app, 2)
@@ -244,7 +243,7 @@ def test_a_requeued_job_is_kept_as_long_as_its_successor(app: Effects) -> None:
     assert prune(app).jobs == 0
     assert history(app) == [first, second]
     assert audit(app.store, app.ledgers) == []
-    resolve(app.store, app.job_types, app.ledgers, second, "give-up", actor="ann")
+    resolve_unknown(app.store, app.job_types, app.ledgers, second, "give-up", actor="ann")
     later(app, 31)
     assert prune(app).jobs == 1
     assert history(app) == [first]

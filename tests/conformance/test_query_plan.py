@@ -16,8 +16,8 @@ from sqlalchemy import event, text
 
 from effects import Effects, enqueue_many
 from effects.store.claim.claim import claim
-from effects.store.claim.claim_request import ClaimRequest
-from effects.store.limits import rows as limit_rows
+from effects.store.claim.lease import ClaimRequest
+from effects.store.limits import key_limits as limit_rows
 from tests.conftest import AppFactory
 from tests.support.limited_jobs import limited
 from tests.support.query_plans import recorded, rows_touched
@@ -129,7 +129,7 @@ KEYS = 100
 def test_a_claim_from_many_keys_reads_some_rows_of_each(app: Effects, analyzed: bool) -> None:
     with app.store.begin() as connection:
         for key in range(KEYS):
-            limit_rows.ensure(app.store, connection, f"k{key}", max_in_flight=4)
+            limit_rows.ensure_limit(app.store, connection, f"k{key}", max_in_flight=4)
     enqueue_many([job for key in range(KEYS) for job in limited(f"k{key}", 20)], effects=app)
     if analyzed:
         _statement(app, "VACUUM ANALYZE effects_jobs")

@@ -10,9 +10,9 @@ import pytest
 from effects import Done, Effects, NewJob, enqueue_many
 from effects.errors import QueueNotFound
 from effects.model.job import QUARANTINE_QUEUE
+from effects.operate.tables.counts import count_unknown_due
 from effects.store.limits import queue_pauses as queues
 from effects.store.limits.queue_pauses import QueuePause
-from effects.store.operator.counts import count_unknown_due
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql

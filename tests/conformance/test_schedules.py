@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Done, Effects, EnqueueError, JobType, Refused, Schedule, enqueue
-from effects.moments import moment
-from effects.scheduling.firing import fire_due, fire_now
-from effects.store.operator.requeue import requeue
-from effects.store.schedules import definitions as schedule_definitions
-from effects.store.schedules import slots as schedule_slots
-from effects.store.schedules.definitions import Registered
-from effects.store.schedules.states import read_states
+from effects.app.firing import fire_due, fire_now
+from effects.kit.moments import moment
+from effects.operate.tables.schedule_states import read_states
+from effects.store import schedules as schedule_definitions
+from effects.store import schedules as schedule_slots
+from effects.store.effects.requeue import requeue
+from effects.store.schedules import Registered
 from effects.worker import Worker
-from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Outage
 from effects.worker.upkeep.scheduler import LOOK_SECONDS, Scheduler
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
+from tests.support.worker_parts import context_of, no_queues
 
 HOURLY = {"cron": "0 * * * *"}
 DAY = 86_400.0
@@ -38,7 +37,8 @@ def register(app: Effects, *schedules: Schedule) -> Registered:
 
 def look(app: Effects) -> float:
     """One look of a worker at the schedules."""
-    return Scheduler(app, Outage(Runtime()), Runtime(), fired=lambda: None).round()
+    context = context_of(app)
+    return Scheduler(context, no_queues(context)).round()
 
 
 def now(app: Effects) -> datetime:

@@ -26,11 +26,12 @@ from effects import (
     enqueue_many,
 )
 from effects.model.settlement import AttemptEnd, Expired, Returned, TimedOut, Unrouted, WorkerLost
-from effects.store.operator.audit import audit
-from effects.store.operator.lookup import read_job
-from effects.store.queue.settle import ApplyFailed, settle
+from effects.operate.tables.audit import audit
+from effects.operate.tables.lookup import read_job
+from effects.store.queue.applies import ApplyFailed
+from effects.store.queue.settle import settle
 from tests.conftest import AppFactory
-from tests.support.manual_workers import ManualWorker, everything, row, rows, run_sql
+from tests.support.manual_workers import ManualWorker, all_but_late, everything, row, rows, run_sql
 from tests.support.scripted import Scripted
 from tests.support.threads import at_once
 
@@ -182,7 +183,8 @@ def test_a_success_at_the_first_attempt_is_one_row(app: Effects) -> None:
     assert rows(app, "attempt_log") == []
     [attempt] = rows(app, "job_attempts")
     assert attempt == {
-        **dict.fromkeys(("error_type", "error_code", "message", "stack", "error_text")),
+        **dict.fromkeys(("error_type", "error_code", "message", "stack", "error_text", "late_outcome", "late_verdict")),
+        **dict.fromkeys(("late_code", "late_message", "late_at")),
         "job_id": job.id, "lease_token": job.lease_token, "attempt": 1, "worker": "first", "outcome": "succeeded",
         "verdict": "done", "detail": ended["detail"], "started_at": ended["started_at"],
         "finished_at": ended["finished_at"],
@@ -260,10 +262,10 @@ def test_a_stale_token_changes_nothing(app: Effects, ending: AttemptEnd, meanwhi
         again = rescuer.claim_one(queue="quarantine")
         if meanwhile == "ended":
             rescuer.settle((again, Done()))
-    before = everything(app)
+    before = all_but_late(app)
     late = zombie.settle((job, ending))
     assert (late.accepted, [settlement.job.id for settlement in late.stale]) == ([], [job.id])
-    assert everything(app) == before
+    assert all_but_late(app) == before
 
 
 def test_a_batch_keeps_its_good_rows_beside_a_stale_one(app: Effects) -> None:

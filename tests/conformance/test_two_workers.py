@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from effects import Attempt, Done, JobType, NewJob, enqueue_many
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects.worker import DrainResult, Worker
 from tests.conftest import AppFactory
 

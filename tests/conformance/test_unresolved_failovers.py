@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from effects import Alert, Effects, JobType, UnresolvedFailovers
-from effects.alert_check import check_alerts
-from effects.observation.doctor import examine
-from effects.observation.metrics import database_families
-from effects.retention import prune
-from effects.store.recovery.failover_records import resolve_failover
+from effects.app.retention import prune
+from effects.operate.alert_check import check_alerts
+from effects.operate.doctor import examine
+from effects.operate.metrics import database_families
+from effects.operate.tables.failovers import resolve_failover
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows, run_sql
 

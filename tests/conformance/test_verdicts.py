@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,50 +12,43 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, text
 
 from effects import Done, Effects, NewJob, Outcome, Refused, Retry, enqueue, enqueue_many
-from effects.errors import StoreUnavailable, WorkerCannotContinue
+from effects.errors import StoreConflict, WorkerCannotContinue
 from effects.model.settlement import Settlement
 from effects.store.db.store import Store
+from effects.store.queue import applies
 from effects.store.queue.settle import settle
 from effects.store.queue.table_ledger import TableLedger
+from effects.worker.context import Outage
 from effects.worker.machine.runtime import Runtime
-from effects.worker.recording.verdicts import APPLIES_MAX, BATCH_CHARS_MAX, VerdictWriter, parts
-from effects.worker.supervision.outage import Outage
+from effects.worker.recording.verdicts import APPLIES_MAX, BATCH_CHARS_MAX, IN_THE_WAY_SECONDS, VerdictWriter, parts
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted
 from tests.support.staged import ClockRuntime
+from tests.support.worker_parts import context_of
 
 BOUND_SECONDS = 5.0
-
-
-def in_the_way(settlement: Settlement) -> None:
-    pytest.fail(f"something is in the way of job {settlement.job.id}")
 
 
 def writer(
     app: Effects,
     ledgers: dict[str, Any] | None = None,
     runtime: Runtime | ClockRuntime | None = None,
-    outage: Outage | None = None,
-    put_aside: Callable[[Settlement], None] = in_the_way,
+    lease_seconds: float = 15.0,
 ) -> VerdictWriter:
-    runtime = runtime or Runtime()
-    return VerdictWriter(
-        app.store,
-        app.job_types,
-        app.ledgers if ledgers is None else ledgers,
-        outage or Outage(runtime),
-        give_up=lambda: False,
-        put_aside=put_aside,
-        leave=lambda settlement: pytest.fail(f"job {settlement.job.id} cannot be written"),
-        bound_seconds=BOUND_SECONDS,
-        now=runtime.monotonic,
-    )
+    context = context_of(app, runtime)
+    context.outage = Outage(context.runtime, app.store, lease_seconds=lease_seconds)
+    verdicts = VerdictWriter(context, ledgers)
+    assert verdicts._bound_seconds == BOUND_SECONDS
+    return verdicts
 
 
 def write(app: Effects, *settlements: Settlement, ledgers: dict[str, Any] | None = None) -> list[Settlement]:
     """What was accepted."""
-    return [settlement for written in writer(app, ledgers).write(settlements) for settlement in written.accepted]
+    verdicts = writer(app, ledgers)
+    accepted = [settlement for written in verdicts.write(settlements) for settlement in written.accepted]
+    assert verdicts.take_left() == ([], [])
+    return accepted
 
 
 def claimed(app: Effects, count: int = 1) -> tuple[ManualWorker, Sequence[Any]]:
@@ -133,9 +127,26 @@ def closes(connection: Connection) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "apply", [fails, exits, wrong_sql, breaks_a_rule, commits, rolls_back, closes], ids=lambda apply: apply.__name__
-)
+def rolls_back_below(connection: Connection) -> None:
+    connection.connection.rollback()
+    connection.execute(text("INSERT INTO marks VALUES (-1)"))
+
+
+def commits_below(connection: Connection) -> None:
+    connection.connection.commit()
+
+
+def commits_by_text(connection: Connection) -> None:
+    connection.exec_driver_sql("COMMIT")
+
+
+APPLIES = [
+    fails, exits, wrong_sql, breaks_a_rule, commits, rolls_back, closes, rolls_back_below, commits_below,
+    commits_by_text,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("apply", APPLIES, ids=lambda apply: apply.__name__)
 def test_only_a_failing_apply_makes_an_unknown_of_a_done(app: Effects, apply: Callable[[Connection], None]) -> None:
     manual_worker, [before, job, after] = claimed(app, 3)
     run_sql(app, "CREATE TABLE marks (job bigint)")
@@ -160,7 +171,7 @@ def test_only_a_failing_apply_makes_an_unknown_of_a_done(app: Effects, apply: Ca
         after.id: ("succeeded", "done", None),
     }
     with app.store.read() as connection:
-        marked = connection.execute(text("SELECT job FROM marks ORDER BY job")).scalars().all()
+        marked = connection.execute(text("SELECT job FROM marks WHERE job > 0 ORDER BY job")).scalars().all()
     assert marked == [before.id, after.id]
     attempt = row(app, "job_attempts", "job_id = :id", id=job.id)
     assert attempt["stack"]
@@ -220,7 +231,8 @@ def test_of_a_batch_that_was_cut_off_for_taking_too_long_each_apply_is_alone(app
         applied[transaction] += 1
         runtime.now += 2.0
         if applied[transaction] > BOUND_SECONDS / 2.0:
-            raise StoreUnavailable("the connection was shut")
+            app.store.deadlines._local.call.until = 0.0
+            app.store.deadlines.cut_overdue()
 
     manual_worker, jobs = claimed(app, 8)
     batch = [replace(manual_worker.decide(job, Done()), apply=slow) for job in jobs]
@@ -229,33 +241,42 @@ def test_of_a_batch_that_was_cut_off_for_taking_too_long_each_apply_is_alone(app
     assert {ended["status"] for ended in rows(app, "job_history")} == {"succeeded"}
 
 
-def test_an_apply_that_is_cut_off_again_although_the_database_answers_counts_as_failed(app: Effects) -> None:
-    """Else it would be tried for ever, and no other outcome of this worker written meanwhile."""
-    runtime = ClockRuntime()
-    outage, put_aside = Outage(runtime), list[Settlement]()
-
-    def slow(connection: Connection) -> None:
-        runtime.now += BOUND_SECONDS
-        raise StoreUnavailable("the connection was shut")
-
+def test_an_apply_that_takes_too_long_again_counts_as_failed(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first time it may be the database. No other outcome waits for it."""
+    monkeypatch.setattr(applies, "APPLY_SECONDS", 0.01)
     manual_worker, [job, neighbour] = claimed(app, 2)
-    settlement = replace(manual_worker.decide(job, Done()), apply=slow)
-    verdicts = writer(app, runtime=runtime, outage=outage, put_aside=put_aside.append)
+    settlement = replace(manual_worker.decide(job, Done()), apply=lambda connection: threading.Event().wait(0.02))
+    verdicts = writer(app)
     [settled] = verdicts.write([settlement, manual_worker.decide(neighbour, Done())])
     assert [accepted.job.id for accepted in settled.accepted] == [neighbour.id]
-    assert list(verdicts.write([settlement])) == []
-    assert put_aside == [settlement] * 2, "the database has not answered yet: it may be to blame"
-    runtime.now += 1.0
-    outage.over(runtime.now)
-    [settled] = verdicts.write([settlement])
+    put_aside, unwritable = verdicts.take_left()
+    assert (put_aside, unwritable) == ([settlement], [])
+    [settled] = verdicts.write(put_aside)
     assert [(accepted.outcome, accepted.error_code) for accepted in settled.accepted] == [("failed", "apply_failed")]
+
+
+def test_an_apply_that_others_keep_from_succeeding_has_an_end(app: Effects) -> None:
+    runtime = ClockRuntime()
+
+    def blocked(connection: Connection) -> None:
+        raise StoreConflict("another transaction is in the way")
+
+    manual_worker, [job] = claimed(app)
+    settlement = replace(manual_worker.decide(job, Done()), apply=blocked)
+    verdicts = writer(app, runtime=runtime)
+    for _ in range(2):
+        assert list(verdicts.write([settlement])) == []
+        runtime.now += IN_THE_WAY_SECONDS - 1.0
+    assert verdicts.take_left() == ([settlement] * 2, [])
+    [settled] = verdicts.write([settlement])
+    assert [accepted.error_code for accepted in settled.accepted] == ["apply_failed"]
 
 
 def test_where_no_outcome_is_at_fault_none_is_dropped(app: Effects) -> None:
     """Tables that stay away end the worker, with its outcomes still held."""
     manual_worker, jobs = claimed(app, 2)
     batch = [manual_worker.decide(job, Done()) for job in jobs]
-    verdicts = writer(app, outage=Outage(Runtime(), missing_seconds=-1.0))
+    verdicts = writer(app, lease_seconds=-1.0)
     run_sql(app, "ALTER TABLE effects_job_history RENAME TO away")
     with pytest.raises(WorkerCannotContinue):
         list(verdicts.write(batch))

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from effects import Done, Effects, Job, Refused, Retry, Unknown, enqueue
 from effects.model.settlement import AttemptEnd, Execution
-from effects.store.operator.actions import cancel
-from effects.store.operator.audit import audit
-from effects.store.recovery.comparison import Remembered, find_missing
-from effects.store.recovery.failover_records import list_orphans
+from effects.operate.tables.audit import audit
+from effects.operate.tables.failovers import list_orphans
+from effects.store.queue.cancellation import cancel
+from effects.store.recovery.comparison import Comparison, Remembered, find_missing, report, report_for
 from effects.store.recovery.write_back import WriteBack
-from effects.store.workers.failovers import note_failover
+from effects.store.workers import note_failover
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.sampling import sample
@@ -129,14 +129,17 @@ def test_a_lost_claim_is_written_back(
         rivals_done = becomes is _done
         fate = _write_back(app, remembered)
         ours = "unknown" if ending is None else remembered.settlement.verdict  # type: ignore[union-attr]
-        assert (fate is not None) is (ours in ("done", "unknown")), name
-        if own_key is not None and fate is not None:
+        assert (fate is not None) is (ours in ("done", "unknown") or becomes in (_waits, _failed, _done, _dead)), name
+        if ours == "not_done" and fate is not None:
+            assert rows(app, "job_attempts", "job_id = :id AND verdict = 'not_done'", id=job_id) != []
+        elif own_key is not None and fate is not None:
             state = row(app, "effect_ledger", "key = :key", key=own_key)["state"]
             assert state == ("done" if ours == "done" or rivals_done else "unknown"), name
         if fate is not None and becomes in LIVE:
             live = rows(app, "jobs", "id = :id", id=job_id)
             twice = becomes is _runs_released  # the other attempt counts as unknown too
             goes_on = ours == "unknown" and (policy == "repeat" or (policy == "repeat_once" and not twice))
+            goes_on |= name == "failed"
             assert bool(live) is goes_on, name
             assert all(job_row["status"] == "failed" for job_row in live)
         if fate is not None and ours == "done":
@@ -210,6 +213,39 @@ def test_an_unknown_job_is_recorded_as_an_orphan(
     if not reused:
         assert not enqueue("scripted", {"name": "A"}, key=key, effects=app).existing
     assert rival.settle((rival.claim_one(), Done()), released=True).stale == []
+
+
+@pytest.mark.parametrize("policy", ["hold"], indirect=True)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_two_workers_read_is_written_back_once(app: Effects, is_there: bool) -> None:
+    """Both found it missing before either wrote."""
+    enqueue("scripted", {}, key="order:A", effects=app)
+    survivor = ManualWorker(app, "survivor")
+    remembered = _remembered(survivor, survivor.claim_one(), Done())
+    if is_there:
+        _lose_claim(app, remembered.job)
+    else:
+        run_sql(app, "DELETE FROM effects_jobs")
+    failover = note_failover(app.store, "survivor")
+    writers = [WriteBack(app.store, app.job_types, app.ledgers, worker=name, now=1.0) for name in ("first", "second")]
+    fates = [writer.write(remembered, failover.id) for writer in writers]
+    assert fates == ["recorded" if is_there else "orphan", None]
+    assert len(rows(app, "job_attempts")) == int(is_there)
+
+
+@pytest.mark.parametrize("policy", ["hold"], indirect=True)
+def test_only_workers_that_were_alive_at_the_failover_are_counted(app: Effects) -> None:
+    """Of three two had died long before it was noticed, and left files that two others read."""
+    for name in ("alive", "dead", "deader"):
+        ManualWorker(app, name)
+    first = note_failover(app.store, "alive")
+    run_sql(app, f"UPDATE effects_workers SET seen_at = {app.store.sql.after('-3600')} WHERE id <> 'alive'")
+    failover = note_failover(app.store, "alive", rewound=first.id)
+    for _ in range(2):
+        report_for(app.store, {"dead", "deader"}, failover)
+        assert report(app.store, "alive", failover, Comparison(), ids={"alive"}, actor="worker:alive", reason=None)
+    shown = row(app, "failovers", "id = :id", id=failover.id)
+    assert (shown["workers"], shown["compared"]) == (1, 1)
 
 
 def test_recorded_attempts_are_not_missing(app: Effects) -> None:

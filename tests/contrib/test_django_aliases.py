@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
-from effects.contrib.django.aliases import is_in_memory, url_of
+from effects.contrib.django.project import is_in_memory, url_of
 from effects.settings import Settings
 
 PG = "django.db.backends.postgresql"

@@ -21,10 +21,9 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanKind
 from sqlalchemy.orm import Session
 
 from effects import Attempt, Effects, EnqueueError, NewJob, UnknownJobType, enqueue, enqueue_async, enqueue_many
-from effects.contrib.opentelemetry import instrument
-from effects.contrib.opentelemetry.carrier import CHARS_MAX, context_of_text, text_of_context
-from effects.exit_codes import ExitCode
-from effects.store.workers.registration import end
+from effects.contrib.opentelemetry import CHARS_MAX, context_of_text, instrument, text_of_context
+from effects.kit.exit_codes import ExitCode
+from effects.store.workers import end
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.peers.otlp import Collector

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from effects import Effects
 from effects.contrib.opentelemetry import instrument
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.house.source import ROOT

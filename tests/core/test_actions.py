@@ -10,12 +10,15 @@ import pytest
 
 from effects import Done, Effects, JobNotFound, JobStateError, Refused, Retry, Unknown, enqueue
 from effects.model.settlement import WorkerLost
-from effects.store.operator.actions import cancel, run_now
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import Requeued, requeue
+from effects.operate.tables.actions import run_now
+from effects.operate.tables.audit import audit
+from effects.store.effects.requeue import Requeued, requeue
+from effects.store.queue.cancellation import cancel
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Script, Scripted
+
+NAMED_QUEUES = ("mails",)
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_one_package_alone(app: Effects, project: Project) -> None:
     command.upgrade(project(to=["core_0001"]), "head")
     assert "effects_jobs" in tables(app, app.store.schema)
     assert "effects_webhook_events" not in tables(app, app.store.schema)
-    with pytest.raises(SchemaMismatch, match="older version: run `effects init`"):
+    with pytest.raises(SchemaMismatch, match=r"older version: run `effects .*init`"):
         revisions.check(app.store)
     assert sorted(migrate.init(app.store)) == sorted(revisions.all_names() - {"core_0001"})
 

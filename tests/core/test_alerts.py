@@ -9,15 +9,18 @@ import msgspec
 import pytest
 
 from effects import ConfigurationError, Effects, JobType, PayloadInvalid, Refused, Retry, enqueue
-from effects.alert_check import CheckAlerts, check_alerts
-from effects.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
-from effects.observation.doctor import examine, exit_code
-from effects.store.operator import alert_episodes
-from effects.store.operator.alert_episodes import episodes
+from effects.app.late_jobs import CheckAlerts
+from effects.model.alerts import Alert, DeadLetters, OldDueJobs, Rule, SameError
+from effects.operate.alert_check import check_alerts
+from effects.operate.doctor import examine, exit_code
+from effects.operate.tables import alert_episodes
+from effects.operate.tables.alert_episodes import episodes
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.scripted import Scripted
+
+NAMED_QUEUES = ("a", "b", "c")
 
 
 class Page(JobType[dict[str, Any]]):

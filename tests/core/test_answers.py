@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,16 +30,16 @@ from effects import (
     Unknown,
     enqueue,
 )
+from effects.kit.text import scrub
+from effects.kit.text.scrub import DETAIL_BYTES_MAX, clean_detail
 from effects.model.decision import decide
 from effects.model.settlement import Execution, Settlement, WorkerLost
-from effects.text import scrub
-from effects.text.scrub import DETAIL_BYTES_MAX, clean_detail
 from effects.worker import Worker
 from effects.worker.attempts.answer import WAIT_SECONDS_MAX, accept
-from effects.worker.attempts.attempt import RunningAttempt
 from tests.conftest import AppFactory
 from tests.support.answers import EXCEPTIONS, VALUES, NoText, outcome_makers
 from tests.support.sample_jobs import job
+from tests.support.worker_parts import attempt_of
 
 VERDICTS = {
     "Done": "done", "Retry": "not_done", "Refused": "not_done", "Unknown": "unknown", "Pause": "not_done",
@@ -71,8 +70,7 @@ class AnsweringAsync(Answering):
 def settled(perform: Callable[[], Any], *, released: bool = True, payload: Any = None) -> Settlement:
     """The settlement of a blocking handler; an async one's says the same."""
     blocking, on_loop = (
-        RunningAttempt(Execution(job(), payload), kind(perform, released=released), lambda _: True, now=time.monotonic)
-        for kind in (Answering, AnsweringAsync)
+        attempt_of(Execution(job(), payload), kind(perform, released=released)) for kind in (Answering, AnsweringAsync)
     )
     blocking.start()
     on_loop.start()
@@ -161,9 +159,7 @@ def test_whatever_classify_returns_or_raises(answer: str) -> None:
                 raise EXCEPTIONS[answer]()
             return VALUES[answer]()
 
-    attempt = RunningAttempt(
-        Execution(job()), Classified(raising(ValueError())), lambda execution: True, now=time.monotonic
-    )
+    attempt = attempt_of(Execution(job()), Classified(raising(ValueError())))
     attempt.start()
     settlement = attempt.run()
     check_storable(settlement)
@@ -229,7 +225,7 @@ def test_a_payload_whose_secrets_cannot_be_read_hides_the_reason() -> None:
         payload = Secretive
 
     sealed = Sealed(lambda: Unknown("token rosebud", detail={"echo": "rosebud"}))
-    attempt = RunningAttempt(Execution(job(), Secretive(NoText())), sealed, lambda execution: True, now=time.monotonic)
+    attempt = attempt_of(Execution(job(), Secretive(NoText())), sealed)
     attempt.start()
     settlement = attempt.run()
     assert settlement.verdict == "unknown"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from effects import Attempt, ConfigurationError, Done, Effects, EnqueueError, JobType, NewJob, Routing, enqueue
-from effects.api import enqueue_many
+from effects.calls.enqueue import enqueue_many
 from effects.errors import EffectsError
 from effects.model.registry import Registry
 from effects_email import NewEmail, send_templated_email, send_templated_emails

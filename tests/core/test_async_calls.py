@@ -35,7 +35,6 @@ from effects import (
     Sensitive,
     cancel,
     cancel_async,
-    crashpoints,
     enqueue,
     enqueue_async,
     enqueue_many_async,
@@ -43,7 +42,8 @@ from effects import (
     status_async,
     wait_async,
 )
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
+from effects.kit import crashpoints
 from effects.worker import Worker
 from effects_email import NewEmail, send_templated_email, send_templated_email_async, send_templated_emails_async
 from effects_reports import Notify, report, request_report, request_report_async
@@ -137,7 +137,8 @@ async def _visit(visit: Callable[[Shop], Awaitable[Any]], url: str, driver: str,
     for name in ("subject", "body"):
         (folder / "emails" / "hi" / f"{name}.txt").write_text("Hello")
     app = Effects(
-        url, job_types=[Pack()], keys=f"k={generate_key()},digest={generate_key()}", reports=[orders],
+        url, queues=["parcels"], job_types=[Pack()], reports=[orders],
+        keys=f"k={generate_key()},digest={generate_key()}",
         templates=folder / "emails", email_from="shop@example.com", storage_url=str(folder / "files"),
     )  # fmt: skip
     add_endpoint("https://partner.example/hooks", ["order.*"], effects=app)

@@ -11,9 +11,9 @@ from sqlalchemy import event, text
 from effects import Cancelled, Done, Effects, NewJob, Refused, Retry, Snooze, Unknown, enqueue_many
 from effects.model.ledger import fold
 from effects.model.settlement import Expired, Returned, TimedOut, WorkerLost
-from effects.store.operator.actions import cancel
-from effects.store.operator.audit import CHECKS, IDS_MAX, audit
-from effects.store.operator.requeue import requeue
+from effects.operate.tables.audit import CHECKS, IDS_MAX, audit
+from effects.store.effects.requeue import requeue
+from effects.store.queue.cancellation import cancel
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
 from tests.support.scripted import Scripted

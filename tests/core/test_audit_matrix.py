@@ -22,34 +22,34 @@ import effects
 import effects_email
 import effects_reports
 import effects_webhooks
-from effects import Effects, EffectsError, Refused, Schedule, Unknown, cancel, crashpoints, enqueue, reschedule
-from effects.bulk import BulkStarted, act_on, cancel_bulk, carry_out, preview
-from effects.exit_codes import ExitCode
-from effects.retention import prune
-from effects.scheduling.firing import fire_now
-from effects.secrets.keys import generate_key
-from effects.store.audit_log.entries import LogFilters, list_entries
-from effects.store.audit_log.looks import note_look
-from effects.store.audit_log.notes import AuditAction
-from effects.store.bulk.chunks import ChunkActor
-from effects.store.bulk.operation import ActionName, BulkAction
+from effects import Effects, EffectsError, Refused, Schedule, Unknown, cancel, enqueue, reschedule
+from effects.app.firing import fire_now
+from effects.app.retention import prune
+from effects.keys.encryption import generate_key
+from effects.kit import crashpoints
+from effects.kit.exit_codes import ExitCode
+from effects.operate.bulk import BulkStarted, act_on, cancel_bulk, carry_out, preview
+from effects.operate.tables import actions, grants, sign_ins
+from effects.operate.tables.actions import LogFilters, list_entries, note_look
+from effects.operate.tables.bulk_rows import ChunkActor
+from effects.operate.tables.bulk_selection import ActionName, BulkAction
+from effects.operate.tables.dead_letters import DeadFilters
+from effects.operate.tables.failovers import resolve_failover
+from effects.operate.tables.job_list import Filters
+from effects.operate.tables.rotate import rotate
+from effects.store import schedules
+from effects.store.audit_log import AuditAction
+from effects.store.effects.requeue import ignore, requeue, resolve_unknown
+from effects.store.limits import key_limits as limit_rows
 from effects.store.limits import queue_pauses
-from effects.store.limits import rows as limit_rows
-from effects.store.operator import actions
-from effects.store.operator.dead_letters import DeadFilters
-from effects.store.operator.job_list import Filters
-from effects.store.operator.requeue import requeue
-from effects.store.operator.resolve import ignore, resolve
+from effects.store.queue import cancellation
 from effects.store.recovery.comparison import Comparison, report
-from effects.store.recovery.failover_records import resolve_failover
-from effects.store.rotate import rotate
-from effects.store.schedules import definitions
-from effects.store.web_sessions import sign_ins
-from effects.store.workers.failovers import note_failover
-from effects.store.workers.registration import end
+from effects.store.workers import end, note_failover
 from effects_email import export_address, forget_address, send_templated_email
 from effects_email.admin import requeue_email, send_test_email
-from effects_email.suppressions.suppression import suppress, unsuppress
+from effects_email.oauth.logins import save_login
+from effects_email.oauth.registration import OAuthClient, Tokens
+from effects_email.suppression import suppress, unsuppress
 from effects_reports import (
     BucketCredentials,
     add_bucket,
@@ -63,7 +63,7 @@ from effects_reports import (
     subscribe,
     unsubscribe,
 )
-from effects_reports.admin import make_link, repair_reports, rewind_report
+from effects_reports.admin import make_link, repair_reports, resume_failed, rewind_report
 from effects_reports.tables import watermarks
 from effects_webhooks import (
     ANY_TENANT,
@@ -79,6 +79,7 @@ from effects_webhooks import (
     replay_event,
     send_test,
 )
+from effects_webhooks.admin.endpoints import REVEAL, note_endpoint
 from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
 from effects_webhooks.tables.schema import build_tables as build_webhook_tables
 from tests.conftest import AppFactory
@@ -92,6 +93,7 @@ CREDENTIALS = BucketCredentials("AKIAEXAMPLE", "secret")
 
 Act: TypeAlias = Callable[[], object]
 Prepare: TypeAlias = Callable[[Effects], Act]
+ROLE = "pg_monitor"  # one that every server has
 
 
 @pytest.fixture
@@ -129,11 +131,11 @@ def in_transaction(app: Effects, function: Callable[..., object], *args: Any, **
 
 def resolving(app: Effects, resolution: Any) -> Act:
     job_id = ended(app, Unknown("no reply"), "held")
-    return lambda: resolve(app.store, app.job_types, app.ledgers, job_id, resolution, **WHO)
+    return lambda: resolve_unknown(app.store, app.job_types, app.ledgers, job_id, resolution, **WHO)
 
 
 def scheduled(app: Effects) -> None:
-    definitions.add(app.store, nightly(), actor="set-up")
+    schedules.add(app.store, nightly(), actor="set-up")
 
 
 def nightly() -> Schedule:
@@ -161,7 +163,7 @@ def cancelled_run(app: Effects) -> str:
 
 def prepare_cancel(app: Effects) -> Act:
     job_id = waiting(app)
-    return lambda: actions.cancel(app.store, app.ledgers, job_id, **WHO)
+    return lambda: cancellation.cancel(app.store, app.ledgers, job_id, **WHO)
 
 
 def prepare_run_now(app: Effects) -> Act:
@@ -209,13 +211,13 @@ def prepare_queue_resume(app: Effects) -> Act:
 
 def prepare_schedule_pause(app: Effects) -> Act:
     scheduled(app)
-    return lambda: definitions.pause(app.store, "nightly", **WHO)
+    return lambda: schedules.pause(app.store, "nightly", **WHO)
 
 
 def prepare_schedule_resume(app: Effects) -> Act:
     scheduled(app)
-    definitions.pause(app.store, "nightly", actor="set-up")
-    return lambda: definitions.resume(app.store, "nightly", **WHO)
+    schedules.pause(app.store, "nightly", actor="set-up")
+    return lambda: schedules.resume(app.store, "nightly", **WHO)
 
 
 def prepare_schedule_run(app: Effects) -> Act:
@@ -315,6 +317,12 @@ def prepare_report_resume(app: Effects) -> Act:
     return lambda: resume_report(run, effects=app, **WHO)
 
 
+def prepare_resume_failed(app: Effects) -> Act:
+    cancelled_run(app)
+    run_sql(app, "UPDATE effects_report_runs SET state = 'failed', error_code = 'storage_full'")
+    return lambda: resume_failed("storage_full", effects=app, **WHO)
+
+
 def prepare_cancel_by_key(app: Effects) -> Act:
     enqueue("scripted", {}, key="k", effects=app)
     return lambda: cancel(key="k", effects=app, **WHO)
@@ -327,7 +335,7 @@ def prepare_act_on(app: Effects) -> Act:
 
 def prepare_requeue_email(app: Effects) -> Act:
     send_templated_email("note", to=ADDRESS, context={}, key="k", effects=app)
-    actions.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
+    cancellation.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
     return lambda: requeue_email(app, "k", **WHO)
 
 
@@ -336,7 +344,7 @@ def delivery(app: Effects, *, withdrawn: bool = True) -> tuple[str, str]:
     endpoint_id = endpoint(app)
     event_id = send_test(endpoint_id, actor="set-up", effects=app).event_id
     if withdrawn:
-        actions.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
+        cancellation.cancel(app.store, app.ledgers, row(app, "jobs")["id"], actor="set-up")
     return event_id, endpoint_id
 
 
@@ -384,7 +392,7 @@ def prepare_bulk_end(app: Effects) -> Act:
 def prepare_compare(app: Effects) -> Act:
     worker = ManualWorker(app).name
     failover = note_failover(app.store, worker)
-    return lambda: report(app.store, worker, failover, Comparison(orphans=1), first=True, **WHO)
+    return lambda: report(app.store, worker, failover, Comparison(orphans=1), ids=[worker], **WHO)
 
 
 def prepare_resolve_failover(app: Effects) -> Act:
@@ -423,6 +431,33 @@ def looking(action: AuditAction) -> Prepare:
     return lambda app: lambda: note_look(app.store, action, app.keys.digest(ADDRESS), **WHO)
 
 
+def prepare_grant(app: Effects) -> Act:
+    if not app.store.is_postgresql:
+        pytest.skip("SQLite has no roles")
+    return in_transaction(app, grants.add, ROLE, app.job_types.get("email.compose"))
+
+
+def prepare_grant_removal(app: Effects) -> Act:
+    prepare_grant(app)()
+    run_sql(app, "DELETE FROM effects_audit_log")
+    return in_transaction(app, grants.remove, ROLE, "email.compose")
+
+
+def prepare_endpoint_look(app: Effects) -> Act:
+    endpoint = add_endpoint("https://partner.test/hook", effects=app, actor="set-up")
+
+    def act() -> None:
+        with app.store.begin() as connection:
+            note_endpoint(app, connection, REVEAL, endpoint.id, **WHO)
+
+    return act
+
+
+def prepare_login(app: Effects) -> Act:
+    client = OAuthClient(user="u", grant="refresh", token_url="https://t/", device_url="", scope="s", client_id="c")
+    return lambda: save_login(app, "default", client, Tokens("access", "refresh", 60), **WHO)
+
+
 MATRIX: dict[tuple[str, str], Prepare] = {
     ("web_link", "mint"): lambda app: lambda: link(app, WHO["actor"]),
     ("web_session", "sign_in"): prepare_sign_in,
@@ -451,7 +486,7 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("limit", "resume"): prepare_limit_resume,
     ("queue", "pause"): lambda app: in_transaction(app, queue_pauses.pause, "q", create=True),
     ("queue", "resume"): prepare_queue_resume,
-    ("schedule", "add"): lambda app: lambda: definitions.add(app.store, nightly(), **WHO),
+    ("schedule", "add"): lambda app: lambda: schedules.add(app.store, nightly(), **WHO),
     ("schedule", "pause"): prepare_schedule_pause,
     ("schedule", "resume"): prepare_schedule_resume,
     ("schedule", "run"): prepare_schedule_run,
@@ -484,6 +519,10 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("subscription", "pause"): on_subscription(pause_subscription),
     ("subscription", "resume"): prepare_resume_subscription,
     ("report", "rewind"): prepare_rewind,
+    ("grant", "add"): prepare_grant,
+    ("grant", "remove"): prepare_grant_removal,
+    ("endpoint", "reveal"): prepare_endpoint_look,
+    ("transport", "login"): prepare_login,
     ("transport", "test"): lambda app: lambda: send_test_email(app, ADDRESS, **WHO),
 }
 # Further public functions that take an actor: what they call is an action of the matrix.
@@ -499,6 +538,7 @@ BY_FUNCTION: dict[str, tuple[tuple[str, str], Prepare]] = {
     "replay_event": (("job", "requeue"), prepare_replay_event),
     "recover": (("job", "requeue"), prepare_recover),
     "cancel_delivery": (("job", "cancel"), on_delivery(cancel_delivery, withdrawn=False)),
+    "resume_failed": (("report", "resume"), prepare_resume_failed),
 }
 # Steps of those that are in the matrix, in a transaction of theirs.
 STEPS = {
@@ -704,7 +744,7 @@ def test_a_replay_notes_its_tenant(app: Effects) -> None:
     endpoint_id = add_endpoint("https://partner.test/hook", tenant="acme", actor="set-up", effects=app).id
     event_id = send_test(endpoint_id, tenant="acme", actor="set-up", effects=app).event_id
     [delivery] = list_deliveries(tenant="acme", effects=app).deliveries
-    actions.cancel(app.store, app.ledgers, delivery.job_id, actor="set-up")
+    cancellation.cancel(app.store, app.ledgers, delivery.job_id, actor="set-up")
     replay_delivery(event_id, endpoint_id, tenant=ANY_TENANT, effects=app, **WHO)
     [entry] = entries(app)
     assert (entry["action"], entry["subject"], entry["tenant"]) == ("requeue", str(delivery.job_id), "acme")

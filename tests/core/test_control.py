@@ -32,9 +32,9 @@ from effects import (
 )
 from effects.model.ledger import Ledger, LedgerRow
 from effects.model.settlement import WorkerLost
+from effects.operate.tables.audit import audit
 from effects.store.effects.by_key import find_effect
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import requeue
+from effects.store.effects.requeue import requeue
 from effects.store.queue.table_ledger import CORE_LEDGER
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -266,7 +266,7 @@ def test_a_rescheduled_retry_keeps_its_age(checked: Effects) -> None:
     manual_worker.settle((manual_worker.claim_one(), Retry("not now")))
     age_from = row(checked, "jobs")["age_from"]
     moved = reschedule(key="k", run_at=DUE, actor="ann", effects=checked)
-    assert (moved.result, moved.effect.status) == ("rescheduled", "failed")
+    assert (moved.result, moved.effect.status) == ("rescheduled", "retrying")
     assert row(checked, "jobs")["age_from"] == age_from
     assert manual_worker.claim_one().attempts == 2
 

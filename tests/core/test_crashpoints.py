@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from effects import crashpoints
-from effects.crashpoints import POINTS, CrashPoint, install, install_from_environment, plan, point
+from effects.kit import crashpoints
+from effects.kit.crashpoints import POINTS, CrashPoint, install, install_from_environment, plan, point
 
 
 def test_without_a_plan_crash_points_do_nothing() -> None:
@@ -77,7 +77,7 @@ def test_an_empty_environment_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("text", "passings"), [("settle.before", 1), ("settle.before:2", 2)])
 def test_kill_is_the_default_action(text: str, passings: int) -> None:
     code = (
-        "from effects.crashpoints import *\ninstall_from_environment()\n"
+        "from effects.kit.crashpoints import *\ninstall_from_environment()\n"
         f"for n in range({passings}):\n    print(n, flush=True)\n    point('settle.before')\nprint('alive')"
     )
     ran = subprocess.run(

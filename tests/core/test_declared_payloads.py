@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Alert, ConfigurationError, DeadLetters, Effects, Schedule
-from effects.observation.doctor import examine
-from effects.secrets.keys import generate_key
-from effects.store.schedules import definitions
+from effects.keys.encryption import generate_key
+from effects.operate.doctor import examine
+from effects.store import schedules
 from effects.worker import Worker
 from effects_reports import Notify, ReportInvalid, report, request_report
 from tests.conftest import AppFactory
@@ -70,7 +70,7 @@ def test_a_schedule_whose_job_would_be_refused_is_found_before_its_slot(
     app = shop_factory(schedules=[nightly(payload)])
     with pytest.raises(ConfigurationError, match=f"schedule 'nightly': .*{says}"):
         app.job_types.check_declared(app.schedules["nightly"])
-    definitions.register(app.store, list(app.schedules.values()))
+    schedules.register(app.store, list(app.schedules.values()))
     [finding] = [finding for finding in examine(app) if finding.check == "schedules" and finding.level == "error"]
     assert says in finding.text
     with caplog.at_level(logging.ERROR, "effects.schedules"):
@@ -81,7 +81,7 @@ def test_a_schedule_whose_job_would_be_refused_is_found_before_its_slot(
 
 def test_doctor_checks_what_an_operator_added(shop_factory: AppFactory) -> None:
     app = shop_factory()
-    definitions.add(app.store, nightly(WRONG[0][0]), actor="ann")
+    schedules.add(app.store, nightly(WRONG[0][0]), actor="ann")
     assert [finding.text for finding in examine(app) if finding.level == "error"] == [
         "schedule 'nightly': no report 'rapport' is known (known: sales)"
     ]

@@ -57,11 +57,14 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Makes Effects with a job type, disposed of at the end."""
+    """Makes Effects with a job type, disposed of at the end. One with an engine refuses another database's variable."""
     with ExitStack() as ending:
 
         def make(url: str | None = None, **options: Any) -> Effects:
-            app = Effects(url, job_types=[Scripted()], **options)
+            with pytest.MonkeyPatch.context() as meanwhile:
+                if "engine" in options:
+                    meanwhile.delenv("EFFECTS_DATABASE_URL")
+                app = Effects(url, job_types=[Scripted()], **options)
             ending.callback(app.dispose)
             return app
 

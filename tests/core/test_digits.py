@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError, Settings
-from effects.text.digits import DIGITS_MAX, whole_number
+from effects.kit.text.unsafe import DIGITS_MAX, whole_number
 from effects_webhooks import EventInvalid, explain
 
 NO_NUMBERS = (

@@ -54,6 +54,18 @@ def test_a_hint_with_queues_has_those_claim_at_once(app_factory: AppFactory) -> 
     assert [queue.request.queue for queue in queues if not queue.request.polled] == ["b"]
 
 
+def test_after_a_slow_look_idle_queues_are_still_looked_at_by_one_statement(app_factory: AppFactory) -> None:
+    """Where nothing was taken yet there is no place to start from, and so nothing to gain by a claim of its own."""
+    app = app_of_many_queues(app_factory)
+    parts = Worker(app)._parts
+    for queue in parts.queues:
+        queue.asked, queue.full_scans.next_at = False, float("inf")
+    parts.queues.poll()
+    with recorded(app) as statements:
+        assert parts.dispatcher.sees_nothing()
+    assert [QUEUES.intersection(queues_asked(parameters)) for _, parameters in statements] == [QUEUES]
+
+
 def test_one_slow_attempt_keeps_no_slot_of_an_async_queue_idle(app_factory: AppFactory) -> None:
     """Its other slots are free, and never as many as make a claim at once worth it."""
     calls = AsyncScripted(queue="calls")
@@ -105,7 +117,7 @@ def test_a_job_whose_outcome_cannot_be_written_does_not_go_back_as_one_that_neve
     job_id = enqueue("scripted", {}, effects=app).job_id
     worker = Worker(app)
     with running(worker):
-        wait_until(lambda: worker._parts.settler.unwritable == {job_id})
+        wait_until(lambda: set(worker._parts.settler.unwritable) == {job_id})
         run_sql(app, "DROP TRIGGER closed")
         worker._parts.claimer.give_back(worker._parts.heartbeat.worker.id)
         enqueue("scripted", {"name": "next"}, effects=app)

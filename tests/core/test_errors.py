@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from effects import errors
-from effects.crashpoints import CrashPoint
+from effects.kit.crashpoints import CrashPoint
 
 CLASSES = [member for _, member in inspect.getmembers(errors, inspect.isclass) if issubclass(member, Exception)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from effects.worker.attempts.attempt import RunningAttempt
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.sample_jobs import job
+from tests.support.worker_parts import attempt_of
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Recording(JobType[dict[str, Any]]):
 
 
 def running(job_type: JobType[Any]) -> RunningAttempt:
-    attempt = RunningAttempt(Execution(job(), {}), job_type, lambda execution: True, now=time.monotonic)
+    attempt = attempt_of(Execution(job(), {}), job_type)
     attempt.start()
     return attempt
 

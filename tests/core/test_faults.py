@@ -16,12 +16,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from effects import Effects, EffectsError, SchemaMismatch, StoreUnavailable, enqueue
 from effects.errors import StoreConflict, StoreRejected
-from effects.notifier import listen
+from effects.operate.tables.server_checks import examine_waits
 from effects.store.db.deadlines import BoundedLock, Bounds
 from effects.store.db.engine import CONNECTION_TIMEOUTS
 from effects.store.db.faults import POSTGRESQL, Fault, fault_of
 from effects.store.db.store import Store
-from effects.store.operator.server_checks import examine_waits
+from effects.store.notifier import listen
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.support.scripted import Scripted
@@ -60,11 +60,28 @@ def test_every_sqlstate_has_a_class_and_an_outage_costs_the_connection(app: Effe
     for state, fault in BY_STATE.items():
         before = _backend(app.store)
         error = _raised(app.store, f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
-        heard[state] = fault_of(error if isinstance(error, DBAPIError) else error.__cause__ or error)
+        heard[state] = fault_of(error if isinstance(error, DBAPIError) else error.__context__ or error)
         assert isinstance(error, OURS[fault]), state
         assert (_backend(app.store) != before) is (fault in (Fault.OUTAGE, Fault.READ_ONLY) or state == STALE), state
     assert heard == BY_STATE
     assert {state[: len(prefix)] for prefix in POSTGRESQL for state in BY_STATE} >= set(POSTGRESQL)
+
+
+@on_postgresql
+def test_a_fault_of_the_server_is_told_from_one_that_is_not_there(app: Effects) -> None:
+    words = {"58P01": "cannot use a file of its own", "53300": "short of connections", "57P03": "cannot be reached"}
+    for state, expected in words.items():
+        error = _raised(app.store, f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
+        assert expected in str(error), state
+
+
+def test_a_pool_that_is_too_small_is_named(app: Effects) -> None:
+    engine = sa.create_engine(app.engine.url, poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    own = Effects(engine=engine, job_types=[Scripted()])
+    with engine.connect(), pytest.raises(StoreConflict, match=r"every connection of the pool is in use: .*pool_size"):
+        enqueue("scripted", {}, effects=own)
+    own.dispose()
+    engine.dispose()
 
 
 def test_a_missing_table_of_the_apps_own_is_not_made_by_init(app: Effects) -> None:
@@ -72,7 +89,7 @@ def test_a_missing_table_of_the_apps_own_is_not_made_by_init(app: Effects) -> No
     with pytest.raises(StoreRejected, match=r"^a table of the app's own is missing: create it .*shop_sessions"):
         _write(app, "DELETE FROM shop_sessions")
     _write(app, "DROP TABLE effects_alert_episodes")
-    with pytest.raises(StoreRejected, match=r"run `effects init` .*effects_alert_episodes"):
+    with pytest.raises(StoreRejected, match=r"run `effects .*init` .*effects_alert_episodes"):
         _write(app, "DELETE FROM effects_alert_episodes")
 
 
@@ -86,7 +103,7 @@ def test_a_read_only_server_is_recognised(app: Effects, app_factory: AppFactory)
     with app.store.begin() as connection:
         name = connection.exec_driver_sql("SELECT current_database()").scalar()
         connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    with pytest.raises(StoreUnavailable, match=r"read-only \(a standby\?\); give all hosts and target_session_attrs"):
+    with pytest.raises(StoreUnavailable, match=r"takes no writes: .*default_transaction_read_only is set"):
         enqueue("scripted", {}, effects=app_factory())
 
 
@@ -219,9 +236,9 @@ def test_doctor_warns_of_an_engine_without_timeouts(proxy: Proxy) -> None:
 
 def test_missing_tables_are_named(empty_database_url: str) -> None:
     app = Effects(empty_database_url, job_types=[Scripted()])
-    with pytest.raises(StoreRejected, match="run `effects init`"), app.store.begin() as connection:
+    with pytest.raises(StoreRejected, match=r"run `effects .*init`"), app.store.begin() as connection:
         connection.exec_driver_sql("SELECT 1 FROM effects_jobs")
-    with pytest.raises(SchemaMismatch, match="run `effects init`"):
+    with pytest.raises(SchemaMismatch, match=r"run `effects .*init`"):
         enqueue("scripted", {}, effects=app)
     app.dispose()
 
@@ -291,7 +308,7 @@ def _fault(store: Store, statement: str) -> Fault | None:
         with store.begin() as connection:
             connection.exec_driver_sql(statement)
     except (EffectsError, DBAPIError) as error:
-        return fault_of(error if isinstance(error, DBAPIError) else error.__cause__ or error)
+        return fault_of(error if isinstance(error, DBAPIError) else error.__context__ or error)
     finally:
         store.dispose()
     return None

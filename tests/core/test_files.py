@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
-from effects.observation.doctor import examine
-from effects.process.private_files import create_private, private_file
-from effects.store.db.files import create_database_file
+from effects.kit.process import create_private, private_file
+from effects.model.advice import DoctorFinding
+from effects.operate.doctor import examine
+from effects.store.db.engine import create_database_file
 from effects.store.migrations import migrate
-from effects.store.operator.database_checks import DoctorFinding
 from effects.worker import Worker
 from effects_email import send_templated_email
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from effects.process.frames import error_frames, place
+import effects
+from effects.kit import frames
+from effects.kit.frames import error_frames, place
 
 SHOP = """
 import json
@@ -65,3 +67,9 @@ def test_files_are_named_from_the_import_path_or_by_their_last_parts(
     assert place(json.__file__, 7, "loads") == "json/__init__.py:7 loads"
     assert place("/nowhere/shop/jobs.py", 7, "perform") == "shop/jobs.py:7 perform"
     assert place("<stdin>", 7, "perform") == "<stdin>:7 perform"
+
+
+def test_the_frame_that_called_a_handler_is_told_by_a_file_that_is_there() -> None:
+    """Wherever the module stands: what the worker called with is no news, and effects is no app."""
+    assert Path(effects.__file__).parent == frames._OURS
+    assert Path(frames._WORKER).is_file()

@@ -18,9 +18,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from effects import Effects, enqueue, enqueue_async
-from effects.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
-from effects.sessions.commits import _PENDING
 from effects.store.migrations import migrate
+from effects.store.notifier import WATCHED_MAX, EndListener, channel, end_channel, job_ids
+from effects.store.sessions.joining import _PENDING
 from effects.worker import Worker
 from tests.peers.saboteur import Sabotage, Saboteur
 from tests.support import databases
@@ -29,6 +29,7 @@ from tests.support.scripted import Scripted
 from tests.support.waiting import wait_until
 
 LAST = "last"  # the queue of a job that is enqueued when everything to be heard has been said
+NAMED_QUEUES = ("a", "b", "c", "first", "gone", "gone too", "kept", "inner", "it's", "farewell", LAST)
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Listener:
 @contextmanager
 def listening(url: str, through: str, schema: str | None = None) -> Iterator[Listener]:
     """A listener at `url`, and an app whose URL is `through`."""
-    app = Effects(through, job_types=[Scripted()], schema=schema)
+    app = Effects(through, job_types=[Scripted()], schema=schema, queues=NAMED_QUEUES)
     migrate.init(app.store)
     plain = make_url(url).render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:

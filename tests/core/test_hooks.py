@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from effects import ConfigurationError, Effects, HookEvent, Pause, Refused, enqueue
-from effects.exit_codes import ExitCode
-from effects.hooks import WAITING_MAX, Hooks
-from effects.store.workers.registration import end
+from effects.app.hooks import WAITING_MAX, Hooks
+from effects.kit.exit_codes import ExitCode
+from effects.store.workers import end
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.house.source import ROOT
 from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.processes import Ended, run_typed
 from tests.support.scripted import Scripted
 from tests.support.waiting import wait_until
 
@@ -146,7 +145,8 @@ def test_what_is_no_event_or_no_function_is_refused(app: Effects, name: Any, hoo
 
 CRASH = """
 import os, sys
-from effects import Effects, enqueue, crashpoints
+from effects import Effects, enqueue
+from effects.kit import crashpoints
 from effects.worker import Worker
 from tests.support.scripted import Scripted
 app = Effects(sys.argv[1], job_types=[Scripted()])
@@ -157,20 +157,17 @@ print(Worker(app).drain().counts)
 
 
 @pytest.mark.slow
-def test_a_crash_between_the_commit_and_the_call_loses_the_call_and_never_the_job(app: Effects) -> None:
+def test_a_crash_between_the_commit_and_the_call_loses_the_call_and_never_the_job(app: Effects, tmp_path: Path) -> None:
     receipt = enqueue("scripted", {"moves": ["refuse"]}, effects=app)
 
-    def run(**environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", CRASH, app.settings.database_url], env={**os.environ, **environment}, cwd=ROOT,
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+    def run(**environment: str) -> Ended:
+        return run_typed(tmp_path, environment, "python", "-c", CRASH, app.settings.database_url, cwd=ROOT)
 
-    assert "told" not in run(EFFECTS_CRASHPOINT="settle.committed").stdout
+    assert "told" not in run(EFFECTS_CRASHPOINT="settle.committed").out
     assert row(app, "job_history", "id = :id", id=receipt.job_id)["status"] == "dead"
     again = run()
-    assert again.returncode == 0, again.stderr
-    assert "told" not in again.stdout
+    assert again.exit_code == 0, again.err
+    assert "told" not in again.out
 
 
 SENTRY = """
@@ -198,16 +195,14 @@ Worker(app).drain()
 
 
 @pytest.mark.slow
-def test_sentrys_logging_integration_gets_the_exception_of_a_dead_job(app: Effects) -> None:
+def test_sentrys_logging_integration_gets_the_exception_of_a_dead_job(app: Effects, tmp_path: Path) -> None:
     """Its class and where it was raised; neither its text nor the payload."""
-    ran = subprocess.run(
-        [sys.executable, "-c", SENTRY, app.settings.database_url], cwd=ROOT, capture_output=True, text=True,
-        timeout=60, check=True,
-    )  # fmt: skip
-    [event] = [json.loads(line) for line in ran.stdout.splitlines()]
+    ran = run_typed(tmp_path, {}, "python", "-c", SENTRY, app.settings.database_url, cwd=ROOT)
+    assert ran.exit_code == 0, ran.err
+    [event] = [json.loads(line) for line in ran.out.splitlines()]
     [exception] = event["exception"]["values"]
     assert (exception["type"], exception["module"]) == ("BoomError", "tests.support.scripted")
     assert exception["stacktrace"]["frames"][-1]["function"] == "_move"
     assert event["logentry"]["message"] == "job.dead"
-    assert "xanadu" not in ran.stdout
+    assert "xanadu" not in ran.out
     assert exception["value"] == "[its text may be personal and is not shown]"

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TypeAlias, get_args
 
 import httpcore
 import httpx
 import pytest
+import trustme
 
-from effects.http.client import WIRE_ERRORS, Fault, record_fault, verifying_context
-from effects.http.exchange import Exchange
-from effects.http.idle import IdleConnections, IdleTotal
-from effects.http.loop_client import LoopHttpClient
-from effects.http.loop_stream import LoopStream, connect_on_loop
-from effects.http.stream import Unasked
+from effects.kit.http.exchange import Exchange
+from effects.kit.http.idle import IdleConnections, IdleTotal
+from effects.kit.http.messages import WIRE_ERRORS, Fault, Unasked, record_fault, verifying_context
+from effects.kit.http.on_loop import LoopHttpClient, LoopStream, connect_on_loop
+from effects_email.transport.url import verifying_tls
 from tests.peers.raw import RawPeer, read_request
 from tests.support.waiting import wait_until
 
@@ -287,3 +289,36 @@ def test_connections_share_a_context_that_verifies() -> None:
     assert context is verifying_context(trust_env=False)
     assert context.check_hostname
     assert context.minimum_version.name == "TLSv1_2"
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> None:
+    """A handshake in memory.
+
+    Raises:
+        ssl.SSLCertVerificationError: the client does not take the certificate.
+    """
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there, server_hostname=host), server.wrap_bio(there, back, server_side=True)]
+    for end in ends * 2:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+
+
+def test_a_name_counts_only_where_it_is_an_alternative_name(tmp_path: Path) -> None:
+    """Not as the subject's common name (RFC 9110 §4.3.4, RFC 9525 §6.3): by the contexts of HTTP and of mail."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    http = verifying_context.__wrapped__(trust_env=False)
+    authority.configure_trust(http)
+    for client in (http, verifying_tls(str(tmp_path / "ca.pem"))):
+        for certificate, is_taken in (
+            (authority.issue_cert("partner.test"), True),
+            (authority.issue_cert("other.test", common_name="partner.test"), False),
+            (authority.issue_cert(common_name="partner.test"), False),
+            (authority.issue_cert("*.test.example", common_name="partner.test"), False),
+            (authority.issue_cert("127.0.0.1", common_name="partner.test"), False),
+        ):
+            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            certificate.configure_cert(server)
+            with nullcontext() if is_taken else pytest.raises(ssl.SSLCertVerificationError):
+                shake_hands(client, server, "partner.test")

@@ -14,9 +14,9 @@ import httpcore
 import pytest
 import trustme
 
-from effects.http.exchange import Exchange
-from effects.http.loop_stream import LoopStream, connect_on_loop
-from effects.http.stream import clip
+from effects.kit.http.exchange import Exchange
+from effects.kit.http.messages import clip
+from effects.kit.http.on_loop import LoopStream, connect_on_loop
 
 LONG = 20.0
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from effects import IdempotencyConflict
-from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
-from effects.secrets.keys import KeyRing, generate_key
+from effects.extend.ledger import NO_DIGEST, IdempotentWriter, KeyHolder, write_once
+from effects.keys.encryption import KeyRing, generate_key
 
 KEYS = KeyRing(f"digest={generate_key()}")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 import pytest
+from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -29,8 +33,8 @@ from effects import (
     enqueue,
     status,
 )
+from effects.kit.frames import relative
 from effects.model.function_type import JobPolicies
-from effects.process.frames import relative
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows
@@ -189,6 +193,64 @@ def test_payloads_may_be_dataclasses_structs_mappings_and_defined_in_a_function(
         struct.enqueue(cast("Call", {"squad": "b"}))
 
 
+class Size(enum.Enum):
+    LARGE = "l"
+
+
+class Line(BaseModel):
+    price: Decimal
+
+
+AWKWARD = {
+    "order": {"lines": [{"price": Decimal("1.10")}, Line(price=Decimal("2.50"))]},
+    "at": datetime(2026, 11, 29, 12, tzinfo=UTC), "id": UUID(int=7), "size": Size.LARGE, "tags": {"a"},
+    "page": Page("db"), "call": Call("b"), "nothing": None,
+}  # fmt: skip
+PLAIN = {
+    "order": {"lines": [{"price": "1.10"}, {"price": "2.50"}]},
+    "at": "2026-11-29T12:00:00Z", "id": str(UUID(int=7)), "size": "l", "tags": ["a"],
+    "page": {"team": "db", "summary": "disk full"}, "call": {"team": "b"}, "nothing": None,
+}  # fmt: skip
+DICTS = pytest.mark.parametrize("annotation", [dict, dict[str, Any], Mapping[str, Any]], ids=str)
+
+
+@DICTS
+def test_a_payload_may_hold_what_a_context_may(app: Effects, annotation: Any) -> None:
+    calls: list[Any] = []
+
+    def plain(payload: Any) -> None:
+        calls.append(payload)
+
+    plain.__annotations__["payload"] = annotation
+    job = app.job("pay.plain")(plain)
+    job.enqueue(AWKWARD)
+    job.enqueue(cast("Any", Line(price=Decimal("3.10"))))
+    drain(app)
+    assert calls == [PLAIN, {"price": "3.10"}]
+
+
+@DICTS
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("-inf"), object(), "\ud83d"], ids=["nan", "infinite", "object", "half"]
+)
+def test_what_has_no_json_is_named_by_its_path(bare: Effects, annotation: Any, value: object) -> None:
+    def plain(payload: Any) -> None: ...
+
+    plain.__annotations__["payload"] = annotation
+    with pytest.raises(PayloadInvalid, match=r" - at `\$\.order\.lines\[1\]\.price`$"):
+        bare.job("pay.plain")(plain).enqueue({"order": {"lines": [{}, {"price": value}]}})
+
+
+@pytest.mark.parametrize("delay", [0, timedelta(0)], ids=str)
+def test_a_delay_of_zero_is_now(app: Effects, delay: Any) -> None:
+    @app.job("pager.page")
+    def page_on_call(page: Page) -> None: ...
+
+    page_on_call.enqueue(Page("db"), delay=delay)
+    drain(app)
+    assert [job["status"] for job in rows(app, "job_history")] == ["succeeded"]
+
+
 @pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)], ids=str)
 def test_a_delay_counts_from_the_clock_of_the_database(app: Effects, delay: Any) -> None:
     @app.job("pager.page")
@@ -207,10 +269,10 @@ def test_a_delay_counts_from_the_clock_of_the_database(app: Effects, delay: Any)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"delay": 0}, "delay is 0; it must be above 0: a timedelta or seconds"),
-        ({"delay": timedelta(seconds=-1)}, "it must be above 0"),
-        ({"delay": "soon"}, "delay is a str; it must be above 0: a timedelta or seconds"),
-        ({"delay": float("nan")}, "delay is nan; it must be above 0"),
+        ({"delay": -1}, r"delay is -1; give a timedelta or seconds, from 0 \(now\)"),
+        ({"delay": timedelta(seconds=-1)}, "give a timedelta or seconds"),
+        ({"delay": "soon"}, "delay is a str; give a timedelta or seconds"),
+        ({"delay": float("nan")}, "delay is nan; give a timedelta or seconds"),
         ({"delay": True}, "delay is a bool"),
         ({"delay": timedelta(days=99999)}, "at most a hundred years"),
         ({"delay": 5, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay and run_at are both given"),
@@ -288,7 +350,8 @@ def test_what_cannot_be_a_job_is_refused_where_it_is(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"on_unkown": "hold"}, "time_limit_seconds, unknown_after_seconds); is it 'on_unknown'?"),
+        ({"on_unkown": "hold"}, "there is no policy 'on_unkown'; is it 'on_unknown'? (known: captured_in_tests, "),
+        ({"retries": 5}, "there is no policy 'retries'; give retry=RetryPolicy(max_attempts=…) (known: "),
         ({"threads": 5}, "there is no policy 'threads' (known: captured_in_tests, enqueues_more"),
         ({"on_unknown": "never"}, "on_unknown is 'never'; give one of repeat, repeat_once, hold"),
         ({"release": "after"}, "release is 'after'; give 'before' or 'manual'"),

@@ -95,8 +95,8 @@ def test_a_payload_that_does_not_fit_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"x": math.nan}, {"x": math.inf}, {"x": object()}, {"x": b"raw"}, {"x": "\0"}, {"x": "\ud800"}],
-    ids=["nan", "infinity", "object", "bytes", "NUL", "half a surrogate pair"],
+    [{"x": math.nan}, {"x": math.inf}, {"x": object()}, {"x": "\0"}, {"x": "\ud800"}],
+    ids=["nan", "infinity", "object", "NUL", "half a surrogate pair"],
 )
 def test_what_json_cannot_hold_is_refused(wrong: Any) -> None:
     with pytest.raises(PayloadInvalid):

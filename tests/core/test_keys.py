@@ -9,7 +9,7 @@ import pytest
 
 from effects import ConfigurationError, KeyUnavailable
 from effects.errors import SealInvalid
-from effects.secrets.keys import KEY_BYTES, KeyRing, generate_key
+from effects.keys.encryption import KEY_BYTES, KeyRing, generate_key
 
 A, B, C = (base64.b64encode(bytes([n]) * KEY_BYTES).decode() for n in (1, 2, 3))
 ROW = {"table": "webhook_secrets", "row": "7", "field": "secret"}

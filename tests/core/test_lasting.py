@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from effects.worker.machine.lasting import OBJECTS, PYTHONS_OWN
+from effects.worker.machine.runtime import OBJECTS, PYTHONS_OWN
 
-BEGIN = "import gc, json; from effects.worker.machine.lasting import lasting; own = gc.get_threshold()\n"
+BEGIN = "import gc, json; from effects.worker.machine.runtime import rare_collections; own = gc.get_threshold()\n"
 
 
 def printed(code: str, *arguments: str) -> Any:
@@ -27,7 +27,7 @@ def printed(code: str, *arguments: str) -> Any:
 
 def test_meanwhile_what_lasts_is_frozen_and_garbage_is_looked_for_less_often() -> None:
     code = """
-        with lasting():
+        with rare_collections():
             within, frozen = gc.get_threshold(), gc.get_freeze_count()
         print(json.dumps([own, within, frozen, gc.get_threshold(), gc.get_freeze_count()]))
     """
@@ -45,7 +45,7 @@ def test_what_the_app_has_set_stays(own: int) -> None:
         gc.set_threshold({own}, 5, 5)
         gc.freeze()
         newer = []
-        with lasting():
+        with rare_collections():
             within, tracked = gc.get_threshold(), any(each is newer for each in gc.get_objects())
         print(json.dumps([within, tracked, gc.get_threshold(), gc.get_freeze_count()]))
     """
@@ -58,7 +58,7 @@ def test_what_the_app_has_set_stays(own: int) -> None:
 @pytest.mark.slow
 def test_of_two_workers_in_a_process_the_last_leaves_it_as_the_first_found_it() -> None:
     code = """
-        first, second = lasting(), lasting()
+        first, second = rare_collections(), rare_collections()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from effects.process import lazy
+from effects.kit import lazy
 from tests.support.waiting import wait_until
 
 SOURCE = """
@@ -35,7 +35,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_thread_waits_for_the_import_that_another_one_has_begun(gate: Any) -> None:
-    module, seen = lazy.module("lazy_slow"), list[str]()
+    module, seen = lazy._LazyModule("lazy_slow"), list[str]()
 
     def look() -> None:
         try:
@@ -67,6 +67,6 @@ def _waits(thread: threading.Thread) -> bool:
 
 
 def test_a_module_that_is_missing_is_named_where_it_is_used() -> None:
-    missing = lazy.module("no_such_module_here")
+    missing = lazy._LazyModule("no_such_module_here")
     with pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
         missing.anything  # noqa: B018

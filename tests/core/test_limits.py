@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
-from effects.limits import (
+from effects.model.limits import (
     RUN_GAP_SECONDS,
     Breaker,
     Circuit,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from effects.observation.doctor import examine
-from effects.process import open_files
+from effects.kit import process
+from effects.operate.doctor import examine
 from tests.conftest import AppFactory
 from tests.support.scripted import AsyncScripted
 
@@ -24,7 +24,7 @@ def limits() -> Iterator[tuple[int, int]]:
 def test_the_soft_limit_is_raised_to_the_hard_one(limits: tuple[int, int]) -> None:
     hard = limits[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 256), hard))
-    open_files.raise_limit()
+    process.raise_open_files_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
@@ -32,7 +32,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(limits: tuple[int, int]) -> No
 def test_doctor_warns_where_fewer_files_may_be_open_than_attempts_are_in_flight(
     app_factory: AppFactory, in_flight: int, level: str
 ) -> None:
-    assert open_files.most() >= 1024 + open_files.BESIDES, "this machine's own hard limit is too low for the test"
+    assert process.open_files_max() >= 1024 + process.FILES_BESIDES, "the hard limit is too low for the test"
     app = app_factory(job_types=[AsyncScripted()], in_flight=in_flight)
     [finding] = [finding for finding in examine(app) if finding.check == "open files"]
     assert finding.level == level

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,8 @@ import effects
 from effects import Attempt, Cancelled, Done, JobType, Outcome, Pause, Refused, Retry, Snooze, Unknown
 from effects.model.outcome import OUTCOMES
 from effects.model.settlement import Execution, Settlement
-from effects.worker.attempts.attempt import RunningAttempt
 from tests.support.sample_jobs import job
+from tests.support.worker_parts import attempt_of
 
 
 @dataclass(eq=False)
@@ -66,7 +65,7 @@ def transaction() -> Iterator[None]:
 
 def settled(outcome: Outcome, *, raised: bool, released: bool) -> Settlement:
     job_type = Answering(outcome, raised=raised, released=released)
-    attempt = RunningAttempt(Execution(job(), {}), job_type, lambda execution: True, now=time.monotonic)
+    attempt = attempt_of(Execution(job(), {}), job_type)
     attempt.start()
     return attempt.run()
 

@@ -9,8 +9,8 @@ import pytest
 
 from effects import Cancelled, Effects, Refused, Retry
 from effects.model.settlement import AttemptEnd
-from effects.observation.evidence import Evidence, find_evidence, job_evidence
-from effects.observation.sentences import advice
+from effects.operate.evidence import Evidence, find_evidence, job_evidence
+from effects.operate.sentences import advice
 from effects_email import send_templated_email
 from effects_reports import request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook

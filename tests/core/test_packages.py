@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from effects import ConfigurationError, Effects, Settings, enqueue
-from effects.packages import package_settings, split_options
+from effects.app.packages import package_settings, split_options
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects.plain_values import path_of_fault, to_plain
+from effects.kit.plain_values import path_of_fault, to_plain
 
 Pair = namedtuple("Pair", "a b")
 

@@ -13,23 +13,21 @@ from sqlalchemy import Connection
 
 from effects import Effects, Job, enqueue
 from effects.errors import LeaseLost
-from effects.model.settlement import Execution, Settlement
-from effects.store.claim.claim_request import CLAIM_MAX, ClaimRequest
+from effects.model.settlement import Execution
+from effects.store.claim.lease import CLAIM_MAX, ClaimRequest
 from effects.worker import Worker
-from effects.worker.attempts.attempt import RunningAttempt
 from effects.worker.machine.runtime import Runtime
-from effects.worker.queues import queue_in_flight, queue_threads
-from effects.worker.queues.full_looks import FullLooks
-from effects.worker.queues.queue_in_flight import QueueInFlight
-from effects.worker.queues.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
+from effects.worker.queues import queue_threads
+from effects.worker.queues.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, FullScans, QueueInFlight, QueueThreads
 from effects.worker.queues.worker_queues import planned
-from effects.worker.supervision.supervisor import PartFault, Supervisor
+from effects.worker.supervisor import PartFault
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.sample_jobs import job
 from tests.support.scripted import AsyncScripted, Script, Scripted
 from tests.support.staged import ClockRuntime
 from tests.support.waiting import wait_until
+from tests.support.worker_parts import KeptSettlements, attempt_of, context_of
 
 THREADS = 10
 ATTEMPTS = 1_000
@@ -40,10 +38,8 @@ NO_LOOP: Any = None  # no attempt here is async
 def threads_of(seconds: float | None, *, at_hand: int = 0, prefetch: int = AHEAD_MAX) -> QueueThreads:
     """A queue whose attempts take so long, with so many jobs that no thread has begun. Its threads do not run."""
     nothing: Any = None
-    queue = QueueThreads(
-        ClaimRequest(queue="q", lease_seconds={}, threads=THREADS), THREADS, Runtime(), NO_LOOP, prefetch=prefetch,
-        may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
-    )  # fmt: skip
+    request = ClaimRequest(queue="q", lease_seconds={}, threads=THREADS)
+    queue = QueueThreads(context_of(), request, NO_LOOP, nothing, threads=THREADS, prefetch=prefetch)
     if seconds is not None:
         queue._learn(seconds)
     for _ in range(at_hand):
@@ -148,28 +144,21 @@ def test_no_attempt_waits_for_a_thread_that_has_just_ended(
     monkeypatch.setattr(queue_threads, "REST_SECONDS", 0.0)
     job_type = Scripted()
     app, runtime = app_factory(job_types=[job_type]), Runtime()
-    settled, all_settled = list[Settlement](), Event()
-
-    def finish(settlement: Settlement) -> None:
-        settled.append(settlement)
-        if len(settled) == ATTEMPTS:
-            all_settled.set()
-
+    kept = KeptSettlements()
     enqueue("scripted", {}, effects=app)
     job = ManualWorker(app).claim_one()
-    queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 3, runtime, NO_LOOP, prefetch=AHEAD_MAX,
-        may_start=lambda: True, finish=finish, written=None, wake=lambda: None,
-    )  # fmt: skip
     faults: list[PartFault] = []
-    queue.start(Supervisor(runtime, failed=faults.append))
+    context = context_of(app, runtime, faults)
+    request = ClaimRequest("default", {"scripted": LIMIT + SLACK})
+    queue = QueueThreads(context, request, NO_LOOP, kept, threads=3, prefetch=AHEAD_MAX)
+    queue.start(context.supervisor)
     now = runtime.monotonic()
     for _ in range(ATTEMPTS):
-        attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
+        attempt = attempt_of(Execution(job, Script()), job_type)
         queue.accept(attempt, claimed_at=now, leased_at=runtime.lease_clock())
-    assert all_settled.wait(30)
+    wait_until(lambda: len(kept.settlements) == ATTEMPTS)
     queue.close()
-    assert (len(settled), faults) == (ATTEMPTS, [])
+    assert (len(kept.settlements), faults) == (ATTEMPTS, [])
 
 
 class MovedRuntime(Runtime):
@@ -189,16 +178,15 @@ def test_a_prefetched_job_starts_only_while_its_lease_outlasts_its_time_limit(
     app: Effects = app_factory(job_types=[job_type])
     enqueue("scripted", {}, effects=app)
     job = ManualWorker(app).claim_one()
-    runtime, settled = MovedRuntime(), list[Settlement]()
-    queue = QueueThreads(
-        ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, runtime, NO_LOOP, prefetch=AHEAD_MAX,
-        may_start=lambda: True, finish=settled.append, written=None, wake=lambda: None,
-    )  # fmt: skip
-    attempt = RunningAttempt(Execution(job, Script()), job_type, lambda _: True, now=runtime.monotonic)
+    runtime, kept = MovedRuntime(), KeptSettlements()
+    context, request = context_of(app, runtime), ClaimRequest("default", {"scripted": LIMIT + SLACK})
+    queue = QueueThreads(context, request, NO_LOOP, kept, threads=1, prefetch=AHEAD_MAX)
+    attempt = attempt_of(Execution(job, Script()), job_type)
     queue.accept(attempt, claimed_at=runtime.monotonic(), leased_at=runtime.now)
     runtime.now += waited
+    context.lease.renewed_at = runtime.now  # the worker's own lease is valid
     queue._carry_out(attempt)
-    [settlement] = settled
+    [settlement] = kept.settlements
     assert job_type.performed[""] == performed
     assert (settlement.status, settlement.refund_attempt) == (("succeeded", False) if performed else ("queued", True))
     assert not queue.open
@@ -211,14 +199,14 @@ class Bench:
         self.scripted = Scripted(time_limit_seconds=LIMIT, on_unknown="hold")
         app = app_factory(job_types=[self.scripted])
         enqueue("scripted", {"moves": [move]}, effects=app)
-        self.runtime, self.settled, self.asked, self.answer = ClockRuntime(), list[Settlement](), Event(), Event()
-        self.queue = QueueThreads(
-            ClaimRequest("default", {"scripted": LIMIT + SLACK}), 1, self.runtime, NO_LOOP, prefetch=AHEAD_MAX,
-            may_start=lambda: True, finish=self.settled.append, written=None, wake=lambda: None,
-        )  # fmt: skip
-        self.queue.start(Supervisor(self.runtime, failed=lambda fault: None))
+        self.runtime, self.asked, self.answer = ClockRuntime(), Event(), Event()
+        kept, context = KeptSettlements(), context_of(app, self.runtime)
+        self.settled = kept.settlements
+        request = ClaimRequest("default", {"scripted": LIMIT + SLACK})
+        self.queue = QueueThreads(context, request, NO_LOOP, kept, threads=1, prefetch=AHEAD_MAX)
+        self.queue.start(context.supervisor)
         execution = Execution(ManualWorker(app).claim_one(), Script([move]))
-        self.attempt = RunningAttempt(execution, self.scripted, self.release, now=self.runtime.monotonic)
+        self.attempt = attempt_of(execution, self.scripted, release=self.release, runtime=self.runtime)
         self.queue.accept(self.attempt, claimed_at=self.runtime.now, leased_at=self.runtime.now)
 
     def release(self, execution: Execution) -> bool:
@@ -248,7 +236,7 @@ def test_a_thread_that_waits_for_its_release_does_not_hang(app_factory: AppFacto
     assert bench.queue.hanging == []
     bench.answer.set()
     wait_until(lambda: not bench.queue._given_up)
-    assert len(bench.settled) == 1
+    wait_until(lambda: [settlement.outcome for settlement in bench.settled] == ["timed_out", "failed"])
     bench.close()
 
 
@@ -281,10 +269,8 @@ def in_flight(seconds: float | None, open_attempts: int) -> tuple[QueueInFlight,
     """An async queue whose attempts take so long, with so many of them in flight."""
     nothing: Any = None
     runtime = ClockRuntime()
-    queue = QueueInFlight(
-        ClaimRequest(queue="q", lease_seconds={}, threads=SLOTS), THREADS, runtime, NO_LOOP, prefetch=0,
-        may_start=lambda: True, finish=nothing, written=None, wake=lambda: None,
-    )  # fmt: skip
+    request = ClaimRequest(queue="q", lease_seconds={}, threads=SLOTS)
+    queue = QueueInFlight(context_of(runtime=runtime), request, NO_LOOP, nothing, threads=THREADS)
     if seconds is not None:
         queue._learn(seconds)
     queue._open = set(range(open_attempts))  # type: ignore[arg-type]
@@ -308,7 +294,7 @@ def test_an_async_queue_claims_what_is_free_in_flight(
 ) -> None:
     queue, runtime = in_flight(seconds, open_attempts)
     assert queue.free_slots() == at_once
-    runtime.now += queue_in_flight.BATCH_SECONDS
+    runtime.now += queue_threads.BATCH_SECONDS
     assert queue.free_slots() == later
 
 
@@ -378,7 +364,7 @@ def test_the_number_of_a_queue_goes_by_the_kind_of_its_job_types(app_factory: Ap
 
 
 def test_a_slow_look_at_all_jobs_is_repeated_in_a_twentieth_of_the_time() -> None:
-    looks = FullLooks()
+    looks = FullScans()
     assert looks.is_due(0.0)
     looks.note(began=100.0, ended=100.04)
     assert looks.is_due(100.04)
@@ -388,7 +374,7 @@ def test_a_slow_look_at_all_jobs_is_repeated_in_a_twentieth_of_the_time() -> Non
 
 
 def test_where_a_shorter_look_gains_nothing_all_jobs_are_looked_at_again() -> None:
-    looks = FullLooks()
+    looks = FullScans()
     looks.note(began=100.0, ended=100.06)  # the database is far away
     assert not looks.is_due(100.1)
     looks.note_shorter(began=101.0, ended=101.05)
@@ -401,7 +387,7 @@ def test_where_a_shorter_look_gains_nothing_all_jobs_are_looked_at_again() -> No
 
 
 def test_what_counts_as_slow_is_forgotten_with_the_reason() -> None:
-    looks = FullLooks()
+    looks = FullScans()
     looks.note(began=0.0, ended=0.2)
     looks.note_shorter(began=1.0, ended=1.2)
     looks.note(began=2.0, ended=2.01)

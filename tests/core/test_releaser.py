@@ -13,7 +13,7 @@ from effects import Job
 from effects.model.settlement import Execution
 from effects.worker.machine.runtime import Runtime
 from effects.worker.recording.release_batcher import ReleaseBatcher, Released, ReleaseThread
-from effects.worker.supervision.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
+from effects.worker.supervisor import BOUND_SECONDS_MIN, PartFault, Supervisor
 from tests.support.staged import STEP_SECONDS, ClockRuntime
 from tests.support.waiting import wait_until
 
@@ -92,7 +92,7 @@ def test_releasing_without_a_break_is_no_stall() -> None:
 
     batcher = ReleaseBatcher(mark, runtime)
     thread = ReleaseThread(batcher, runtime, supervisor, bound_seconds=BOUND_SECONDS_MIN)
-    assert asyncio.run(thread.release(execution(1)))
+    assert asyncio.run(thread.release_async(execution(1)))
     wait_until(lambda: len(answers) == batches - 1)
     thread.stop()
     thread.join(20)

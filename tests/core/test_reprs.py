@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, Settings
-from effects.secrets.keys import KeyRing
+from effects.keys.encryption import KeyRing
 
 SECRET = base64.b64encode(b"canary" * 5 + b"ab").decode()
 URL = "postgresql://app:hunter2@db.example/shop"

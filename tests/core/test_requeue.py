@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import event
 
 from effects import Done, Effects, JobStateError, Refused
-from effects.store.operator import resolve as resolution
-from effects.store.operator.audit import audit
-from effects.store.operator.lookup import chain_ids
-from effects.store.operator.requeue import newest_job, requeue
+from effects.operate.tables.audit import audit
+from effects.operate.tables.lookup import chain_ids
+from effects.store.effects import requeue as resolution
+from effects.store.effects.requeue import newest_job, requeue
+from effects.store.schema.job_tables import FACTS
 from tests.conftest import AppFactory
 from tests.support.commands import command
 from tests.support.effect_states import KEYS, KINDS, REPEATING, STATES, Effect, EffectStates, effects_app
@@ -210,7 +211,7 @@ def test_an_effect_marked_done_meanwhile_is_not_requeued(
             blocked()
 
     event.listen(person.engine, "before_cursor_execute", start_when_the_word_is_written)
-    resolution.resolve(person.store, person.job_types, person.ledgers, effect.first, "mark-done", actor="bob")
+    resolution.resolve_unknown(person.store, person.job_types, person.ledgers, effect.first, "mark-done", actor="bob")
     thread.join(30)
     assert errors == [f"the effect of job {effect.first} is done; only --even-if-done carries it out once more"]
     assert rows(app, "jobs") == []
@@ -241,6 +242,23 @@ def test_without_a_key_the_whole_chain_decides_the_effects_state(app: Effects) -
     fourth = requeue(app.store, app.job_types, third, confirm_done=True, actor="ann").job_id
     states.end("keyless", Refused("no"))
     assert requeue(app.store, app.job_types, fourth, actor="ann").job_id > fourth
+
+
+def test_the_new_job_has_all_of_the_old_one_but_what_its_attempts_left(app: Effects) -> None:
+    """Its time to expire is not among it: the decision of a person is newer."""
+    old = EffectStates(app).make("scripted", "refused").first
+    options = "priority = 7, max_attempts = 9, group_key = 'g', limit_key = 'l', trace_context = '00-t', queue = 'q'"
+    schedule = "on_unknown = 'hold', definition_id = 3, slot = run_at, expires_at = run_at"
+    run_sql(app, f"UPDATE effects_job_history SET {options}, {schedule} WHERE id = :id", id=old)
+    [before] = rows(app, "job_history", "id = :id", id=old)
+    requeue(app.store, app.job_types, old, actor="ann")
+    [after] = rows(app, "jobs")
+    left = {"lease_token", "attempts", "lost_count", "unknown_count", "last_error", "error_code"}
+    renewed = {"run_at", "created_at", "expires_at", "requeued_from"}
+    copied = [name for name in FACTS if name not in left | renewed]
+    assert {name: after[name] for name in copied} == {name: before[name] for name in copied}
+    assert None not in [before[name] for name in copied]
+    assert (after["expires_at"], after["requeued_from"]) == (None, old)
 
 
 def test_a_successor_whose_history_is_gone_may_have_been_done(app: Effects) -> None:

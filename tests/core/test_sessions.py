@@ -322,7 +322,7 @@ def test_missing_tables_are_named_whichever_driver_reports_them(
 ) -> None:
     with databases.postgresql_database(postgresql_server) as url:
         app = Effects(url, job_types=[Scripted()])
-        with closing(connect(url)) as connection, pytest.raises(SchemaMismatch, match="no tables of effects in"):
+        with closing(connect(url)) as connection, pytest.raises(SchemaMismatch, match="tables of effects are missing"):
             enqueue("scripted", {}, session=connection, effects=app)
         app.dispose()
 

@@ -126,6 +126,9 @@ def test_urls_of_the_same_database_are_taken_in_any_form(written: str, taken: st
         ("postgresql://u:hunter2@/d?host=a,b,c&port=1,2", "give each host its port"),
         ("sqlite://shop.db", "three slashes"),
         ("sqlite:///file:shop?mode=memory&uri=true", "in-memory"),
+        ("sqlite:////srv/a?b.db", "rename the file"),
+        ("sqlite:////srv/a?b=c.db", "the option 'b'"),
+        ("sqlite:////srv/a.db?mode=ro", "write uri=true beside it"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_with_what_to_write(written: str, advice: str) -> None:

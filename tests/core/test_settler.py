@@ -8,12 +8,19 @@ from typing import Any, cast
 import pytest
 
 from effects import Effects
+from effects.worker.recording.failover_evidence import FailoverEvidence
+from effects.worker.recording.observers import Observers
 from effects.worker.recording.settler import UNWRITTEN_MAX, Settler
-from effects.worker.supervision.outage import Outage
 from tests.support.staged import ClockRuntime
+from tests.support.worker_parts import context_of
 
-LEASE = 120.0
 Batches = Sequence[tuple[float, int]]
+
+
+def settler_of(app: Effects) -> Settler:
+    context = context_of(app, ClockRuntime())
+    assert context.settings.lease_seconds == 120.0
+    return Settler(context, FailoverEvidence(context), Observers(context.runtime), max_linger=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +39,7 @@ Batches = Sequence[tuple[float, int]]
     ],
 )
 def test_how_many_more_outcomes_may_wait(app: Effects, batches: Batches, unwritten: int, room: int) -> None:
-    runtime = ClockRuntime()
-    nothing: Any = None
-    settler = Settler(
-        app.store, app.job_types, app.ledgers, Outage(runtime), runtime, bound_seconds=LEASE,
-        max_linger=lambda: 0.0, wake=nothing, count=nothing, settled=nothing,
-    )  # fmt: skip
+    settler, nothing = settler_of(app), cast("Any", None)
     for seconds, outcomes in batches:
         settler._learn(seconds, outcomes)
     settler._pending.extend([nothing] * unwritten)
@@ -45,16 +47,12 @@ def test_how_many_more_outcomes_may_wait(app: Effects, batches: Batches, unwritt
 
 
 def test_outcomes_that_are_put_aside_take_up_room(app: Effects) -> None:
-    runtime, nothing = ClockRuntime(), cast("Any", None)
-    settler = Settler(
-        app.store, app.job_types, app.ledgers, Outage(runtime), runtime, bound_seconds=LEASE,
-        max_linger=lambda: 0.0, wake=nothing, count=nothing, settled=nothing,
-    )  # fmt: skip
-    for _ in range(UNWRITTEN_MAX - 200):
-        settler._put_aside(nothing)
+    settler, nothing = settler_of(app), cast("Any", None)
+    settler._writer._blocked = [nothing] * (UNWRITTEN_MAX - 200)
+    settler._put_aside()
     assert settler.room == 200
     settler._learn(1000.0, 1)
     assert settler.room == 100, "the others go on"
-    for _ in range(200):
-        settler._put_aside(nothing)
+    settler._writer._blocked = [nothing] * 200
+    settler._put_aside()
     assert settler.room == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import effects_webhooks
 from effects.errors import SecretInvalid, SignatureInvalid
-from effects.secrets.signing import decode_secret, generate_secret, parse_secret, sign, verify, verify_with
+from effects.keys.signing import decode_secret, generate_secret, parse_secret, sign, verify, verify_with
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, TIMESTAMP, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
@@ -106,6 +106,14 @@ def test_either_secret_fits_while_one_is_replaced() -> None:
 def test_whatever_is_altered_or_malformed_is_refused_with_one_error(change: dict[str, object]) -> None:
     with pytest.raises(SignatureInvalid):
         verify(SECRET, {**HEADERS, **change}, BODY, now=TIMESTAMP)  # type: ignore[dict-item]
+
+
+def test_a_text_for_the_body_and_the_environ_for_the_headers_are_answered_by_their_cure() -> None:
+    with pytest.raises(TypeError, match="give the bytes as they were received"):
+        verify(SECRET, HEADERS, BODY.decode())  # type: ignore[arg-type]
+    environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in HEADERS.items()}
+    with pytest.raises(SignatureInvalid, match=r"give the headers, not WSGI's environ with HTTP_WEBHOOK_ID$"):
+        verify(SECRET, environ, BODY)
 
 
 @pytest.mark.parametrize("name", list(HEADERS))

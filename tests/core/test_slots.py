@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
-from effects.scheduling.slots import Cron
+from effects.model.schedules import Cron
 
 # Zone, local start, cron text, the slots that follow by the local clock with its offset.
 TABLE = {

@@ -34,7 +34,7 @@ from effects import (
     enqueue_async,
     set_default,
 )
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.store.db.engine import create_engine as own_engine
 from effects.testing import NetworkRefused, Toolkit
 from effects_reports import report, request_report
@@ -191,8 +191,37 @@ def test_an_exception_of_a_handler_fails_the_test(
         assert re.match(note, caught.value.__notes__[0])
         enqueue("shop.broken", {"at": at})
         assert toolkit.drain(raises=False).counts == {counted: 1}
+
+
+def test_a_dead_letter_that_the_test_did_not_expect_fails_it(tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}")
+    with Toolkit(shop.app) as toolkit:
         enqueue("shop.broken", {"at": "refused"})
-        assert toolkit.drain().counts == {"dead": 1}  # an answer, not an error
+        with pytest.raises(AssertionError, match=r"job 1 shop\.broken \(refused\): not ours") as caught:
+            toolkit.drain()
+        assert "drain(expect_dead=['shop.broken'])" in str(caught.value)
+        assert toolkit.drain().counts == {}, "those of an earlier drain are that one's"
+        enqueue("shop.broken", {"at": "refused"})
+        assert toolkit.drain(expect_dead="shop.broken").counts == {"dead": 1}
+        with pytest.raises(AssertionError, match=r"no job did: shop\.broken"):
+            toolkit.drain(expect_dead=["shop.broken"])
+        enqueue("shop.broken", {"at": "refused"})
+        assert asyncio.run(toolkit.drain_async(expect_dead={"shop.broken"})).counts == {"dead": 1}
+        enqueue("shop.broken", {"at": "refused"})
+        assert toolkit.drain(raises=False).counts == {"dead": 1}
+        toolkit.capture("shop.broken", Refused("as the test has it"))
+        enqueue("shop.broken", {"at": "refused"})
+        assert toolkit.drain().counts == {"dead": 1}, "the test's own answer"
+
+
+def test_a_mail_that_can_never_be_rendered_fails_the_test_of_the_report(tmp_path: Path) -> None:
+    """What a handler leads to, by the kit: nothing is captured but what sends."""
+    shop = Shop(f"sqlite:///{tmp_path / 'shop.db'}", keys=f"k1={generate_key()}", templates=str(tmp_path))
+    with Toolkit(shop.app, metadata=metadata) as toolkit:
+        notice = {"job_type": "email.compose", "payload": {"template": "gone", "to": "ann@example.com"}}
+        enqueue("report.request", {"report": "orders", "key": "k", "notify": [notice]})
+        with pytest.raises(AssertionError, match=r"email\.compose \(TemplateNotFound\): there is no template 'gone'"):
+            toolkit.drain()
 
 
 def test_a_handler_may_request_a_report_of_the_same_app(tmp_path: Path) -> None:

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import sqlalchemy as sa
 
 from effects import Effects, enqueue
-from effects.store.db.store import Store
-from effects.worker.machine.file_changes import FileChanges, FileGone
-from effects.worker.machine.runtime import Runtime
+from effects.worker.machine.runtime import FileChanges, FileGone, Runtime
 from effects.worker.upkeep.notifications import (
     SQLITE_LONG_STEP_SECONDS,
     SQLITE_STEP_SECONDS,
@@ -23,6 +20,7 @@ from effects.worker.upkeep.notifications import (
     _Looks,
 )
 from tests.support.waiting import wait_until
+from tests.support.worker_parts import context_of
 
 
 class _Ending:
@@ -55,8 +53,8 @@ class _Recorder(Runtime):
 @pytest.mark.parametrize("jitter", [0.0, 1.0])
 def test_waits_between_tries_double_up_to_five_seconds(jitter: float) -> None:
     runtime = _Recorder(jitter)
-    nowhere = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    NotificationListener(Store(nowhere), lambda queues: None, lambda ids: None, runtime).run()
+    nowhere = Effects("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    NotificationListener(context_of(nowhere, runtime), lambda queues: None).run()
     nowhere.dispose()
     expected = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert runtime.ending.waits == pytest.approx([seconds * (1 + jitter / 2) for seconds in expected])
@@ -87,7 +85,7 @@ def test_a_new_listener_looks_once_for_earlier_commits(app: Effects) -> None:
     """Between two connections a NOTIFY is heard by no one."""
     woken: list[Collection[str] | None] = []
     for _ in range(2):  # at the start, and after a lost connection
-        NotificationListener(app.store, woken.append, lambda ids: None, _Checks(4)).run()
+        NotificationListener(context_of(app, _Checks(4)), woken.append).run()
     assert woken == [None, None]
 
 
@@ -132,7 +130,7 @@ def test_each_commit_is_noticed(app: Effects, kind: Callable[..., FileChanges]) 
     runtime = Runtime()
     runtime.file_changes = kind  # type: ignore[method-assign]
     woken: list[Collection[str] | None] = []
-    listener = NotificationListener(app.store, woken.append, lambda ids: None, runtime)
+    listener = NotificationListener(context_of(app, runtime), woken.append)
     thread = threading.Thread(target=listener.run)
     thread.start()
     wait_until(lambda: len(woken) == 1)

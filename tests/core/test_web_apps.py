@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from effects.web_apps import Answer, Handle, Request, asgi_app, send_pieces, wsgi_app
+from effects.kit.web_apps import Answer, Handle, Request, asgi_app, send_pieces, wsgi_app
 from tests.support.web_clients import BigFile, WebClient, asgi_client, gone, left, lifespan, wsgi_client
 
 METHODS = ("GET", "HEAD", "POST")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from effects import Effects, Pause, enqueue
-from effects.exit_codes import ExitCode
-from effects.observation.doctor import examine
-from effects.observation.evidence import job_evidence
-from effects.observation.metrics import database_families
-from effects.observation.sentences import advice
+from effects.kit.exit_codes import ExitCode
+from effects.model.advice import DoctorFinding
+from effects.model.settlement import Settlement
+from effects.operate.doctor import examine
+from effects.operate.evidence import job_evidence
+from effects.operate.metrics import database_families
+from effects.operate.sentences import advice
+from effects.operate.tables.queue_status import WorkerState, read_status
 from effects.retry import OnUnknown
 from effects.store.numbers.samples import take_sample
-from effects.store.operator.database_checks import DoctorFinding, examine_work
-from effects.store.operator.queue_status import WorkerState, read_status
-from effects.store.workers.registration import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat
-from effects.worker import Worker
+from effects.store.workers import ENDED_KEPT, ENDED_KEPT_SECONDS, Activity, end, heartbeat
+from effects.worker import Observer, Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted
@@ -28,7 +30,7 @@ REASON = "settler stalled"
 
 
 def state(app: Effects, name: str = "manual") -> WorkerState:
-    [match] = [worker for worker in read_status(app.store, LEASE).workers if worker.id == name]
+    [match] = [worker for worker in read_status(app.store, LEASE, app.job_types, []).workers if worker.id == name]
     return match
 
 
@@ -47,8 +49,8 @@ def test_a_job_put_off_by_a_lapsed_pause_keeps_its_reason_in_the_status(app: Eff
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Pause(60, "the server is down", code="connect_failed")))
     app.store.shift_clock(100)
-    status = read_status(app.store, LEASE)
-    assert status.paused == []
+    status = read_status(app.store, LEASE, app.job_types, app.queues)
+    assert [(held.kind, held.reason) for held in status.held_up] == [("put_off", "the server is down")]
     assert [(error.error_code, error.jobs) for error in status.errors] == [("connect_failed", 1)]
 
 
@@ -69,12 +71,16 @@ def test_a_worker_that_misses_heartbeats_is_silent_long_before_its_lease_ends(ap
     manual_worker.heartbeat()
     assert (state(app).state, findings(app, "heartbeats"), findings(app, "leases")) == ("alive", [], [])
     assert job_evidence(app, receipt.job_id).silence is None
-    [finding] = examine_leases(app, 60.0)
-    assert "a lease of 120 s, and here it is 60 s" in finding.text
 
 
-def examine_leases(app: Effects, lease_seconds: float) -> list[DoctorFinding]:
-    return [finding for finding in examine_work(app.store, lease_seconds, ["scripted"]) if finding.check == "leases"]
+class Outcomes(Observer):
+    """The outcomes in the order in which they were recorded."""
+
+    def __init__(self) -> None:
+        self.recorded_outcomes: list[str] = []
+
+    def recorded(self, settlements: Sequence[Settlement]) -> None:
+        self.recorded_outcomes += [settlement.outcome for settlement in settlements]
 
 
 @pytest.mark.parametrize(("policy", "status"), [("hold", "dead"), ("repeat", "succeeded")])
@@ -85,12 +91,12 @@ def test_a_drain_counts_the_lost_jobs_that_it_ends(app_factory: AppFactory, poli
     gone = ManualWorker(app, "gone")
     gone.release(gone.claim_one())
     app.store.shift_clock(LEASE + 1)
-    settled: list[str] = []
-    worker = Worker(app, settled=lambda settlement: settled.append(settlement.outcome))
+    outcomes = Outcomes()
+    worker = Worker(app, observers=[outcomes])
     result = worker.drain(30)
     assert (result.finished, result.counts) == (True, {status: 1})
     assert result.exit_code == (ExitCode.FINDINGS if status == "dead" else ExitCode.DONE)
-    assert settled == ["lost", "succeeded"][: 1 if status == "dead" else 2]
+    assert outcomes.recorded_outcomes == ["lost", "succeeded"][: 1 if status == "dead" else 2]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from effects import Effects
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_webhooks import NewEndpoint, WebhookEvent, deliver_webhook, verify
 from tests.peers.http import Answer, Receiver, Request
 from tests.support.manual_workers import rows

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_webhooks import add_endpoint
 from tests.conftest import AppFactory
 from tests.crash.app import impatient

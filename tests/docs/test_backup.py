@@ -26,6 +26,7 @@ PAGE = (
 )
 BEFORE = PAGE.partition("## Restore\n")[0]
 RESTORE = "rm effects.db*; cp backup.db effects.db"
+pytestmark = pytest.mark.timeout(300)  # some forty commands, which take seconds each on a busy machine
 EACH_ONCE = {f"label of order {order}": 1 for order in (1, 2, 3, 4)}
 
 
@@ -35,7 +36,7 @@ def settings() -> dict[str, str]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Terminal]:
-    with terminal(tmp_path, settings()) as opened:
+    with terminal(tmp_path, settings(), forks=True) as opened:
         yield opened
 
 
@@ -78,7 +79,7 @@ def test_the_steps_let_nothing_be_repeated_that_the_database_knows(
             server = request.getfixturevalue("postgresql_server")
             url = stack.enter_context(databases.postgresql_database(server))
             page, variables = on_postgresql(), {**variables, "EFFECTS_DATABASE_URL": url, "URL": url}
-        shell = stack.enter_context(terminal(tmp_path, variables))
+        shell = stack.enter_context(terminal(tmp_path, variables, forks=True))
         shell.play(page)
         finish(shell)
         assert printed(tmp_path) == EACH_ONCE | {"label of order 5": 1}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shlex
 import sys
 import tomllib
@@ -23,17 +22,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from sqlalchemy.engine import make_url
 from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.typing import Parser
 
 from effects import ConfigurationError, Effects, default
-from effects.process import entry_points
-from effects.secrets.keys import generate_key
-from effects.sessions.constructed import living
+from effects.keys.encryption import generate_key
+from effects.kit import importing
 from effects.store.db import revisions
+from effects.store.sessions.databases import living
+from tests.support.database_pool import DatabasePool
 from tests.support.documents import DOCUMENTS, OWN_DATABASE, RUN
-from tests.support.processes import Child, effects
+from tests.support.processes import Child, typed
 from tests.support.sampling import is_full, sample
 
 ROOT = Path(__file__).parents[2]
@@ -56,27 +57,12 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
                 settings = {name: value for name, value in os.environ.items() if name.startswith("EFFECTS_")}
                 arguments = (str(tmp_path), shlex.split(EXIT_CODE.sub("", line))[1:])
                 said = EXIT_CODE.search(line)
-                with closing(Child(_command, arguments, settings, logs / f"{next(numbers)}.log")) as done:
+                with closing(Child(typed, arguments, settings, logs / f"{next(numbers)}.log")) as done:
                     assert done.wait(60) == (int(said[1]) if said else 0), f"{line}\n{done.output}"
                     output += done.output
         return output
 
     return run_block
-
-
-def _command(folder: str, words: list[str]) -> None:
-    os.chdir(folder)
-    sys.path.insert(0, folder)
-    program, *arguments = words
-    if program == "pytest":
-        sys.exit(pytest.main([*arguments, "-p", "no:cacheprovider"]))
-    elif arguments[0] == "-c":
-        exec(arguments[1], {})
-    elif program == "python":
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
-    else:
-        effects(*arguments)
 
 
 def _document(path: Path, run: Run, folder: Path) -> Document:
@@ -130,7 +116,7 @@ def test_a_package_is_added_in_less_than_200_lines_on_the_public_modules_alone()
     text = (ROOT / "docs" / "adding-a-package.md").read_text()
     imported = {name for name in re.findall(r"^from (effects[.\w]*)", text, re.MULTILINE) if "_sms" not in name}
     assert len(text.splitlines()) < 200
-    assert imported == {"effects", "effects.extend", "effects.cli", "effects.testing"}
+    assert {name.partition(".extend.")[0] for name in imported} == {"effects", "effects.cli", "effects.testing"}
 
 
 def pages() -> list[tuple[str, Path]]:
@@ -149,7 +135,7 @@ def test_its_examples_run(
     """On PostgreSQL, and on the default, which is a SQLite file in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(entry_points, "_by_group", entry_points._by_group.__wrapped__)  # a document may add some
+    monkeypatch.setattr(importing, "_by_group", importing._by_group.__wrapped__)  # a document may add some
     monkeypatch.setattr(revisions, "_branches", revisions._branches.__wrapped__)
     if empty_database_url.startswith("postgresql"):
         monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
@@ -169,6 +155,21 @@ def test_its_examples_run(
             app.dispose()
         _forget_modules_in(tmp_path)
     assert list(tmp_path.iterdir()) or empty_database_url.startswith("postgresql")
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_the_tests_of_the_async_page_pass_on_each_driver(
+    driver: str, tmp_path: Path, postgresql_pool: DatabasePool, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """Above, the whole page runs on aiosqlite."""
+    page = (ROOT / "docs" / "async-fastapi.md").read_text()
+    for name, block in re.findall(r"^```python (\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(block)
+    monkeypatch.setenv("SHOP_DATABASE_URL", f"postgresql+{driver}://nowhere.invalid/shop")
+    with postgresql_pool.database() as url:
+        test_url = make_url(url).set(drivername=f"postgresql+{driver}")
+        monkeypatch.setenv("SHOP_TEST_DATABASE_URL", test_url.render_as_string(hide_password=False))
+        assert "1 passed" in run("$ pytest -q")
 
 
 def _app_of_document() -> Effects:

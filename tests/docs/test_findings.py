@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import create_engine, event, text
 
 from effects import Effects, Pause, Refused, Schedule, Unknown, enqueue
-from effects.exit_codes import ExitCode
-from effects.store.workers.registration import Activity, WorkerIdentity, end, heartbeat, register
+from effects.kit.exit_codes import ExitCode
+from effects.store.workers import Activity, WorkerIdentity, end, heartbeat, register
 from effects.worker import Worker
-from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
+from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook, list_endpoints
 from tests.support import databases
 from tests.support.freezing import freeze_between_transactions
 from tests.support.manual_workers import ManualWorker, run_sql
@@ -34,6 +34,10 @@ KEY, NEWER, DIGEST = (base64.b64encode(bytes([number]) * 32).decode() for number
 SECTIONS = sections("findings.md")
 # What cannot be typed here: where it is provoked and mended instead.
 ELSEWHERE = {
+    "database": "no finding but a fact: tests/cli/test_main.py reads it",
+    "packages": "needs a package that cannot read its rows: tests/web/test_held_up.py has one",
+    "set aside": "needs a message that ends its reader: tests/email/returned/test_bounces_command.py sends it",
+    "bounces": "needs a mail server: tests/email/returned/test_bounces_command.py types it",
     "installation": "needs an environment of its own: tests/install/test_wheel.py types it",
     "clock": "needs a process of its own with a wrong clock: test_wrong_clock.py types it",
 }
@@ -174,11 +178,24 @@ def stopped(operator: Operator) -> None:
 
 
 def other_lease(operator: Operator) -> None:
+    """The shell that asks has a third one, which is none of a worker's."""
+    ManualWorker(operator.app())
+    operator.settings["EFFECTS_LEASE_SECONDS"] = "60"
+    assert not operator.findings("leases")
     worker = Worker(operator.app(lease_seconds=30, heartbeat_seconds=0.2))
     operator.stack.enter_context(running(worker))
-    wait_until(lambda: operator.command("workers", "list", "--json").json)
-    [state] = operator.command("workers", "list", "--json").json
+    wait_until(lambda: len(operator.command("workers", "list", "--json").json) == 2)
+    [state] = [state for state in operator.command("workers", "list", "--json").json if state["lease_seconds"] == 30]
     operator.words |= {"ID": state["id"], "SECONDS": 120}
+
+
+def failing(operator: Operator) -> None:
+    app = sealed(operator)
+    operator.settings["EFFECTS_KEYS"] = f"k={KEY},digest={DIGEST}"
+    [endpoint] = list_endpoints(effects=app)
+    columns = "endpoint_id, failing_since, failed_messages"
+    run_sql(app, f"INSERT INTO effects_webhook_health ({columns}) VALUES ('{endpoint.id}', {app.store.sql.now}, 3)")
+    operator.words["EP"] = endpoint.id
 
 
 def paused_queue(operator: Operator) -> None:
@@ -187,9 +204,25 @@ def paused_queue(operator: Operator) -> None:
     operator.words["QUEUE"] = "default"
 
 
+def unserved(operator: Operator) -> None:
+    run_sql(operator.app(), "INSERT INTO effects_jobs (job_type, queue) VALUES ('scripted', 'media')")
+    operator.words["QUEUE"] = "media"
+
+
 def paused_key(operator: Operator) -> None:
     settled(operator, Pause(9000, "down"), limit_key="partner")
     operator.words["KEY"] = "partner"
+
+
+def put_off(operator: Operator) -> None:
+    settled(operator, Pause(9000, "no relaying", code="smtp_550"))
+    operator.words["NAME"] = "scripted"
+
+
+def blocked(operator: Operator) -> None:
+    enqueue("scripted", {}, group_key="orders", effects=operator.app())
+    run_sql(operator.app(), "UPDATE effects_job_groups SET blocked = true")
+    operator.words["GROUP"] = "orders"
 
 
 def unregistered(operator: Operator) -> None:
@@ -231,6 +264,12 @@ def file_for_a_folder(operator: Operator) -> None:
     (operator.folder / "files").write_text("in the way")
     operator.settings["EFFECTS_STORAGE_URL"] = str(operator.folder / "files")
     operator.words["FOLDER"] = operator.folder / "new"
+
+
+def password_of_an_ending_host(operator: Operator) -> None:
+    host = "shop:secret@smtp.office365.com:587"
+    operator.settings |= {"EFFECTS_SMTP_URL": f"smtp+starttls://{host}", "EFFECTS_KEYS": f"k={KEY},digest={DIGEST}"}
+    operator.words["URL"] = f"smtp+starttls+oauth://{host}?provider=microsoft&client_id=app&grant=client"
 
 
 def too_many_in_flight(operator: Operator) -> None:
@@ -276,8 +315,12 @@ CASES: list[tuple[str, tuple[int, ...], tuple[str, ...], Provoke]] = [
     ("backlog", (0,), BOTH, due),
     ("dead letters", (0,), BOTH, died),
     ("dead letters", (1,), BOTH, held),
+    ("endpoints", (0,), BOTH, failing),
     ("queues", (0,), BOTH, paused_queue),
+    ("queues", (1,), BOTH, unserved),
     ("limit keys", (0,), BOTH, paused_key),
+    ("put off", (0,), BOTH, put_off),
+    ("groups", (0,), BOTH, blocked),
     ("job types", (0,), BOTH, unregistered),
     ("worker settings", (0,), BOTH, without_its_key),
     ("schedules", (0,), BOTH, not_registered),
@@ -285,6 +328,7 @@ CASES: list[tuple[str, tuple[int, ...], tuple[str, ...], Provoke]] = [
     ("keys", (1,), BOTH, missing_key),
     ("keys", (2,), BOTH, lambda operator: None),
     ("keys", (2,), BOTH, setting("EFFECTS_KEYS", f"k={KEY}")),
+    ("mail logins", (0,), BOTH, password_of_an_ending_host),
     ("storage", (0,), BOTH, file_for_a_folder),
     ("open files", (0,), BOTH, too_many_in_flight),
     ("settings", (0,), BOTH, setting("EFFECTS_LOG_LEVEL", "DEBUG")),
@@ -316,9 +360,9 @@ def test_what_a_section_says_to_type_mends_its_finding(
     check: str, numbers: tuple[int, ...], _databases: Any, provoke: Provoke, database_url: str, tmp_path: Path,
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("effects.store.operator.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
-    monkeypatch.setattr("effects.store.operator.database_checks.DEAD_TUPLES_MIN", 5)
-    monkeypatch.setattr("effects.store.operator.database_checks.FREE_PAGES_MIN_BYTES", 1)
+    monkeypatch.setattr("effects.operate.tables.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr("effects.operate.tables.database_checks.DEAD_TUPLES_MIN", 5)
+    monkeypatch.setattr("effects.operate.tables.database_checks.FREE_PAGES_MIN_BYTES", 1)
     operator = Operator(database_url, tmp_path, stack, {}, options={"job_types": [Scripted()]})
     provoke(operator)
     mended(operator, check, numbers)

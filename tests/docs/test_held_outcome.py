@@ -23,7 +23,7 @@ AGE = re.compile(r"^effects_oldest_unsettled_seconds ([\d.e-]+)$", re.MULTILINE)
 def test_an_outcome_that_a_lock_holds_up_is_written_after_what_the_page_says_to_type(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("effects.store.operator.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr("effects.operate.tables.server_checks.SNAPSHOT_WARNING_SECONDS", 0.0)
     job_type = Scripted(on_unknown="hold")
     with ExitStack() as stack:
         operator = Operator(database_url, tmp_path, stack, {}, options={"job_types": [job_type]})

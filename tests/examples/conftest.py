@@ -14,7 +14,7 @@ from typing import TypeAlias
 import pytest
 from sqlalchemy.engine import make_url
 
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from tests.support.sampling import sample
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

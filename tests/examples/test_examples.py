@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from effects import Effects
 from effects.cli.work import work
-from effects.scheduling.slots import Cron
+from effects.model.schedules import Cron
 from effects.worker import Worker
 from effects_webhooks import add_endpoint
 from tests.examples.conftest import EXAMPLES, Load, Shell, on_one_database

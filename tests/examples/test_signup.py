@@ -14,7 +14,7 @@ from effects import Effects, FixedSchedule, RetryPolicy
 from effects.worker import Worker
 from effects_reports import list_reports, open_result
 from effects_webhooks import add_endpoint
-from effects_webhooks.jobs.deliver import WebhookDelivery
+from effects_webhooks.jobs import WebhookDelivery
 from examples.demo.mailbox import Mailbox, mailbox
 from tests.examples.conftest import Load, Shell, on_one_database
 from tests.support.manual_workers import rows

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from effects import Effects, enqueue
 from effects.errors import StoreUnavailable
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
 from tests.support.step_jobs import StepJob
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TYPES = ("step_job", "step_job.held", "step_job.async", "step_job.async_held")
 # A question takes a while: before the effect, or after it.
@@ -153,7 +153,7 @@ def _await(condition: Callable[[], object]) -> None:
         except StoreUnavailable:
             return False
 
-    wait_until(is_true)
+    wait_until(is_true, seconds=2 * PATIENCE_SECONDS)  # leases end first, and what was lost runs alone
 
 
 def await_orphans(app: Effects, under_way: Load, stub_server: StubServer) -> None:

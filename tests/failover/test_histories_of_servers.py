@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from effects import Done, Effects, enqueue
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.support import databases
 from tests.support.manual_workers import ManualWorker, row, rows
 from tests.support.scripted import Scripted

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from effects import Effects, enqueue
+from effects.operate.tables.audit import audit
 from effects.store.limits import queue_pauses
-from effects.store.operator.audit import audit
 from effects.worker import Worker
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import row, rows

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from effects import Effects
-from effects.observation.doctor import examine
+from effects.operate.doctor import examine
 from effects.store.queue.liveness import look_for_lost
-from effects.store.workers.failovers import note_failover
+from effects.store.workers import note_failover
 from tests.support import databases
 from tests.support.manual_workers import ManualWorker, rows
 from tests.support.server_pair import ServerPair, server_pair

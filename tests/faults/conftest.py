@@ -22,7 +22,7 @@ def stub_server() -> Iterator[StubServer]:
 @pytest.fixture
 def step_jobs(database_url: str) -> Iterator[Effects]:
     """An app of the test's own process on the test's database; it rescues after 3 s of silence."""
-    app = step_jobs_app(database_url, lease_seconds=3.0, heartbeat_seconds=0.3, poll_seconds=0.2)
+    app = step_jobs_app(database_url, lease_seconds=3.0, heartbeat_seconds=0.3, poll_seconds=0.2, queues=["held"])
     yield app
     app.dispose()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from effects.crashpoints import Action
+from effects.kit.crashpoints import Action
 
 REPEAT, HELD = "step_job", "step_job.held"
 

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, text
 
 from effects import Attempt, Done, Effects, JobType, NewJob, enqueue_many
 from effects.model.settlement import Settlement
-from effects.store.operator.audit import audit
-from effects.worker import Worker
+from effects.operate.tables.audit import audit
+from effects.worker import Observer, Worker
 from tests.conftest import AppFactory
 from tests.support.answers import EXCEPTIONS, VALUES, outcome_makers
 from tests.support.manual_workers import rows, run_sql
@@ -135,11 +135,17 @@ class Odd(JobType[Payload]):
             getattr(connection, value)()
         return value
 
-    def settled(self, settlement: Settlement) -> None:
-        """The worker's callback."""
-        case = self._case("settled", str(settlement.job.key))
-        if case is not None:
-            case.happen()
+
+class OddObserver(Observer):
+    """An observer of the worker's that does as an odd handler."""
+
+    def __init__(self, odd: Odd) -> None:
+        self._odd = odd
+
+    def recorded(self, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            if (case := self._odd._case("settled", str(settlement.job.key))) is not None:
+                case.happen()
 
 
 class OddAsync(Odd):
@@ -203,7 +209,7 @@ def test_whatever_a_hook_returns_or_raises_harms_its_own_job_alone(
     odd = kind()
     app = app_factory(job_types=[odd], threads=4)
     insert(app, cases)
-    result = drained(Worker(app, settled=odd.settled))
+    result = drained(Worker(app, observers=[OddObserver(odd)]))
     assert getattr(result, "finished", result) is True
     assert result.exit_code in (0, 1)  # 1: a job is dead
 

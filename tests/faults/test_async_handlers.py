@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from effects import Attempt, Done, Effects, JobType, NewJob, cancel, enqueue, enqueue_many
-from effects.extend import long_call
+from effects.extend.process import long_call
 from effects.model.outcome import Cancelled
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
 from effects.worker.attempts import attempt as running_attempt
-from effects.worker.machine.event_loop import EventLoop
-from effects.worker.machine.helper_threads import HELPERS_MAX
+from effects.worker.machine.event_loop import HELPERS_MAX, EventLoop
 from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.support.manual_workers import row, rows, run_sql
@@ -27,6 +26,7 @@ from tests.support.running import running
 from tests.support.scripted import ANSWERS, AsyncScripted, Scripted
 from tests.support.staged import StagedRuntime
 from tests.support.waiting import wait_until
+from tests.support.worker_parts import HardEnd
 
 IN_FLIGHT = 1_000
 FREQUENT: dict[str, Any] = {"heartbeat_seconds": 0.1, "lease_seconds": 30.0, "poll_seconds": 0.1}
@@ -412,7 +412,7 @@ def test_a_blocked_loop_ends_the_worker(app_factory: AppFactory) -> None:
     )
     runtime = StagedRuntime()
     codes: list[int] = []
-    worker = Worker(app, runtime=runtime, hard_end=codes.append)
+    worker = Worker(app, runtime=runtime, process=HardEnd(codes))
     thread = runtime.start(lambda: codes.append(worker.run()), "runner")
     job = put(app, "release block")
     runtime.advance(5.0, until=scripted.began.is_set)

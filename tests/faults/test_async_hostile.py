@@ -15,8 +15,8 @@ import pytest
 
 from effects import Attempt, Done, Effects, JobType, NewJob, Refused, Retry, enqueue, enqueue_many
 from effects.errors import LeaseLost
-from effects.extend import long_call
-from effects.store.operator.audit import audit
+from effects.extend.process import long_call
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
 from effects.worker.attempts import attempt as running_attempt
 from tests.conftest import AppFactory
@@ -439,7 +439,7 @@ def test_an_outage_while_the_release_is_awaited_begins_one_effect_or_none(
         proxy.refuse()
         job_type.gate.set()
         if ends == "in time":
-            wait_until(lambda: worker._parts.outage.under_way)
+            wait_until(lambda: worker._context.outage.under_way)
         else:
             wait_until(lambda: job_type.effects or not worker._parts.queues.running)
         proxy.accept()

@@ -13,11 +13,11 @@ from collections import Counter
 import pytest
 
 from effects import Effects
-from effects.bulk import BulkStarted, cancel_bulk, carry_out, find_bulk, preview
-from effects.store.bulk.operation import BulkAction
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters
-from effects.store.operator.requeue import requeue
+from effects.operate.bulk import BulkStarted, cancel_bulk, carry_out, find_bulk, preview
+from effects.operate.tables.audit import audit
+from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.tables.dead_letters import DeadFilters
+from effects.store.effects.requeue import requeue
 from effects.worker import Worker
 from tests.support.manual_workers import rows, run_sql
 from tests.support.many_dead import many_dead

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, NewJob, enqueue_many
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.peers.stub_server import StubServer
 from tests.support import needs
 from tests.support.manual_workers import row, rows

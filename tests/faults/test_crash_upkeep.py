@@ -8,15 +8,16 @@ from itertools import product
 import msgspec
 import pytest
 
-from effects import Effects, crashpoints, enqueue
-from effects.bulk import BulkStarted, carry_out, find_bulk, preview
-from effects.crashpoints import ACTIONS, Action
-from effects.retention import prune
-from effects.scheduling.schedules import Schedule
-from effects.store.bulk.operation import BulkAction
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters
-from effects.store.schedules import definitions as schedule_definitions
+from effects import Effects, enqueue
+from effects.app.retention import prune
+from effects.kit import crashpoints
+from effects.kit.crashpoints import ACTIONS, Action
+from effects.model.schedules import Schedule
+from effects.operate.bulk import BulkStarted, carry_out, find_bulk, preview
+from effects.operate.tables.audit import audit
+from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.tables.dead_letters import DeadFilters
+from effects.store import schedules as schedule_definitions
 from effects.worker import Worker
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql

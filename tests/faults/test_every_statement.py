@@ -17,9 +17,8 @@ import pytest
 from sqlalchemy import event
 
 from effects import Effects, enqueue
-from effects.store.operator.audit import audit
-from effects.worker import Worker
-from effects.worker.supervision import outage
+from effects.operate.tables.audit import audit
+from effects.worker import Worker, context
 from tests.peers.saboteur import Sabotage, Saboteur
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
@@ -122,7 +121,7 @@ def direct(database_url: str) -> Iterator[Effects]:
 def test_on_postgresql(
     shard: int, direct: Effects, database_url: str, stub_server: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "TRANSACTION_SECONDS_MIN", 1.0)
+    monkeypatch.setattr(context, "TRANSACTION_SECONDS_MIN", 1.0)
     numbers = itertools.count()
     with Saboteur(database_url) as saboteur:
         _through(saboteur, direct, stub_server, next(numbers))

@@ -9,10 +9,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from effects import Effects, NewJob, enqueue, enqueue_many
+from effects.operate.tables.audit import audit
 from effects.store.db import store
-from effects.store.operator.audit import audit
-from effects.worker import Worker
-from effects.worker.supervision import outage
+from effects.worker import Worker, context
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer
@@ -91,7 +90,7 @@ def test_locks_of_a_worker_that_vanished_within_a_transaction_are_released(
 ) -> None:
     """The server hears neither the worker nor that its connection is gone, as when a host loses its power."""
     monkeypatch.setattr(store, "IDLE_MS", 1000)
-    monkeypatch.setattr(outage, "TRANSACTION_SECONDS_MIN", 1.0)
+    monkeypatch.setattr(context, "TRANSACTION_SECONDS_MIN", 1.0)
     direct = step_jobs_app(database_url)
     with _Vanishing(database_url) as proxy:
         app = step_jobs_app(proxy.url, lease_seconds=3.0, heartbeat_seconds=0.2, poll_seconds=0.1)
@@ -111,6 +110,6 @@ def test_each_transaction_of_a_worker_tells_the_server_how_long_it_may_wait_for_
     theirs = Effects(engine=create_engine(ours.engine.url))
     for app in (ours, theirs):
         for begin in (app.store.begin, app.store.begin_own):
-            with app.store.within(outage.bounds(60)[0]), begin() as connection:
+            with app.store.within(context.bounds(60)[0]), begin() as connection:
                 assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "10s"
     theirs.engine.dispose()

@@ -17,10 +17,10 @@ from sqlalchemy.engine import make_url
 
 from effects import Done, Effects, Job, Retry, Snooze, enqueue
 from effects.model.settlement import AttemptEnd, Returned
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.conftest import AppFactory
 from tests.support import databases
-from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, row, rows
+from tests.support.manual_workers import LEASE_SECONDS, ManualWorker, all_but_late, row
 from tests.support.scripted import Scripted
 
 Rewind: TypeAlias = Callable[[], Effects]
@@ -58,13 +58,13 @@ def copy(app: Effects, database_url: str, app_factory: AppFactory, tmp_path: Pat
 
 
 def nothing_passes(second: Effects, late: ManualWorker, job: Job, ending: AttemptEnd) -> None:
-    """Neither the mark nor the outcome of the attempt that survived changes anything in the second history."""
-    before = {table: rows(second, table) for table in ("jobs", "job_history", "job_attempts", "effect_ledger")}
+    """Neither the mark nor the outcome of the attempt that survived changes the second history; it is kept."""
+    before = all_but_late(second)
     survivor = ManualWorker(second, late.name)
     assert survivor.release(job) == set()
     settled = survivor.settle((job, ending), released=True)
     assert (len(settled.accepted), len(settled.stale)) == (0, 1)
-    assert {table: rows(second, table) for table in before} == before
+    assert all_but_late(second) == before
 
 
 def finishes(second: Effects, manual_worker: ManualWorker, job: Job) -> None:

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
-from effects.observation.evidence import job_evidence
-from effects.store.claim.invalid_rows import claim_valid, find_faulty
-from effects.store.claim.rescue_each import rescue_valid
-from effects.store.operator.audit import audit
-from effects.store.operator.job_list import Filters, list_jobs
+from effects.kit.moments import LAST
+from effects.operate.evidence import job_evidence
+from effects.operate.tables.audit import audit
+from effects.operate.tables.job_list import Filters, list_jobs
+from effects.store.claim.invalid_rows import claim_valid, find_faulty, rescue_valid
 from effects.worker import Worker
 from tests.cli.conftest import effects as command
 from tests.conftest import AppFactory
@@ -164,10 +164,10 @@ def test_an_infinite_time_is_refused(app: Effects, column: str) -> None:
 
 
 @on_postgresql
-def test_times_that_python_lacks_are_shown_as_texts(app: Effects, database_url: str) -> None:
+def test_times_that_python_lacks_are_shown_as_unreadable(app: Effects, database_url: str) -> None:
     enqueue("scripted", {}, key="k", effects=app)
     run_sql(app, "UPDATE effects_jobs SET created_at = 'infinity', slot = '-infinity', updated_at = '294276-01-01'")
-    assert [job.created_at for job in list_jobs(app.store, app.ledgers, Filters()).jobs] == ["infinity"]
+    assert [job.created_at for job in list_jobs(app.store, app.ledgers, Filters()).jobs] == [LAST]
     for arguments in (("jobs", "list"), ("jobs", "show", "1"), ("jobs", "list", "--json"), ("why", "k"), ("status",)):
         assert command("--database-url", database_url, *arguments).exit_code == 0
 

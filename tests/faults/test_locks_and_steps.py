@@ -13,11 +13,12 @@ from sqlalchemy import Connection, MetaData, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from effects import Attempt, Done, Effects, NewJob, Outcome, crashpoints, enqueue_many
-from effects.limits import Rate
+from effects import Attempt, Done, Effects, NewJob, Outcome, enqueue_many
+from effects.kit import crashpoints
+from effects.model.limits import Rate
+from effects.operate.tables.audit import audit
 from effects.store.db.faults import Fault, fault_of
-from effects.store.limits import rows as limits
-from effects.store.operator.audit import audit
+from effects.store.limits import key_limits as limits
 from effects.store.schema.tables import build_tables
 from effects.worker import Worker
 from tests.conftest import AppFactory
@@ -110,7 +111,7 @@ def conflicts(app: Effects) -> Iterator[list[str]]:
 def fill(app: Effects) -> int:
     """Jobs of every kind, one of a worker that is gone among them; how many."""
     with app.store.begin() as connection:
-        limits.ensure(app.store, connection, "l", max_in_flight=2, rate=Rate(100, 1.0))
+        limits.ensure_limit(app.store, connection, "l", max_in_flight=2, rate=Rate(100, 1.0))
     kinds: tuple[dict[str, Any], ...] = ({}, {"key": "k"}, {"group_key": "g"}, {"limit_key": "l"})
     jobs = [
         NewJob(job_type="scripted", payload=Script(name=f"{number} {kind}"), **options)

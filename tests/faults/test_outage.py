@@ -14,10 +14,10 @@ from sqlalchemy import event
 
 from effects import Effects, enqueue
 from effects.errors import StoreUnavailable
-from effects.exit_codes import ExitCode
-from effects.store.operator.audit import audit
+from effects.kit.exit_codes import ExitCode
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
-from effects.worker.supervision.outage import LOG_EVERY_SECONDS
+from effects.worker.context import LOG_EVERY_SECONDS
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
@@ -183,7 +183,7 @@ class _PageLimit:
         self._pages = 1  # SQLite takes the present size for less than that
         with pytest.raises(StoreUnavailable) as full:
             self._stuff()
-        assert "full" in str(full.value.__cause__)
+        assert "full" in str(full.value.__context__)
 
     def _stuff(self) -> None:
         while True:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
-from effects.store.operator.audit import audit
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
 from effects_email import send_templated_email
 from effects_reports import request_report
 from tests.peers.smtp import SmtpPeer

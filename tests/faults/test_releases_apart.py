@@ -11,11 +11,10 @@ from sqlalchemy.exc import DBAPIError
 from effects import Attempt, Done, Effects, JobType, NewJob, Outcome, enqueue_many
 from effects.model.settlement import Execution
 from effects.store.queue.table_ledger import TableLedger
-from effects.worker.machine.runtime import Runtime
 from effects.worker.recording.release_batcher import mark_released
-from effects.worker.supervision.outage import Outage
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker, rows, run_sql
+from tests.support.worker_parts import context_of
 
 KEYS = ("first", "second", "bad", "fourth", "fifth")
 
@@ -72,7 +71,9 @@ def released_together(app: Effects) -> tuple[set[str | None], dict[str | None, E
     enqueue_many([NewJob(job_type="payout", payload={}, key=key) for key in KEYS], effects=app)
     jobs = {job.attempt_id: job for job in ManualWorker(app).claim()}
     executions = [Execution(job) for job in jobs.values()]
-    released = mark_released(app, Outage(Runtime()), executions, give_up=lambda: True)
+    context = context_of(app)
+    context.stopping.set()  # it waits for no database
+    released = mark_released(context, executions)
     return (
         {jobs[attempt].key for attempt in released.marked},
         {jobs[attempt].key: error for attempt, error in released.failures.items()},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from effects import enqueue
-from effects.exit_codes import ExitCode
+from effects.kit.exit_codes import ExitCode
 from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.manual_workers import rows

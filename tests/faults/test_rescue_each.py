@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from effects import Done, Effects, JobType, NewJob, Outcome, enqueue_many
 from effects.errors import StoreRejected
-from effects.model.attempt import Attempt
+from effects.model.job import Attempt
 from effects.model.settlement import Settlement
-from effects.store.claim.rescue_each import rescue_valid
+from effects.operate.tables.audit import audit
+from effects.store.claim.invalid_rows import rescue_valid
 from effects.store.db.faults import Fault
 from effects.store.db.store import Store
-from effects.store.operator.audit import audit
 from effects.store.queue.liveness import RESCUE_BATCH
 from effects.store.queue.settle import Settled
 from effects.store.queue.table_ledger import TableLedger

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
 from effects.cli.main import cli
-from effects.store.claim.rescue_each import rescue_valid
+from effects.store.claim.invalid_rows import rescue_valid
 from effects.worker import Worker
 from tests.cli.conftest import Answer, effects
 from tests.conftest import AppFactory

@@ -12,8 +12,8 @@ import pytest
 
 from effects import Effects, NewJob, Receipt, enqueue_many
 from effects.errors import StoreUnavailable
+from effects.operate.tables.audit import audit
 from effects.store.migrations import migrate
-from effects.store.operator.audit import audit
 from tests.support.file_jobs import FILE, FileJob, file_jobs_app, written
 from tests.support.manual_workers import rows
 from tests.support.own_server import OwnServer, own_server

@@ -12,13 +12,12 @@ from sqlalchemy.orm import Session
 
 from effects import Effects, NewJob, enqueue, enqueue_many
 from effects.errors import StoreConflict, StoreRejected, WorkerCannotContinue
-from effects.exit_codes import ExitCode
+from effects.kit.exit_codes import ExitCode
+from effects.operate.tables.audit import audit
 from effects.store.db.faults import Fault
-from effects.store.operator.audit import audit
-from effects.worker import Worker
+from effects.worker import Worker, context
+from effects.worker.context import Outage
 from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision import outage
-from effects.worker.supervision.outage import Outage
 from tests.peers.proxy import Proxy
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import rows, run_sql
@@ -109,7 +108,7 @@ def test_a_server_that_hangs_is_left_within_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing is closed, and nothing is answered."""
-    monkeypatch.setattr(outage, "TRANSACTION_SECONDS_MIN", 1.0)
+    monkeypatch.setattr(context, "TRANSACTION_SECONDS_MIN", 1.0)
     through = step_jobs_app(proxy.url, **{**OPTIONS, "lease_seconds": 15.0})  # long enough for a busy machine
     stub_server.hold("one")
     with running(Worker(through)):
@@ -150,7 +149,7 @@ def test_what_the_database_rejects_ends_a_worker_only_where_no_retry_can_help(
     fault: Fault, seconds: float, ends: bool
 ) -> None:
     runtime = _Quick()
-    outage = Outage(runtime, missing_seconds=120)
+    outage = Outage(runtime, lease_seconds=120)
 
     def reject() -> str:
         if runtime.time > seconds and not ends:

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from effects import Effects, NewJob, enqueue, enqueue_many
-from effects.store.operator.actions import request_drain
-from effects.store.operator.audit import audit
+from effects.operate.tables.actions import request_drain
+from effects.operate.tables.audit import audit
 from tests.peers.stub_server import StubServer
 from tests.support.manual_workers import row, rows, run_sql
 from tests.support.processes import Fleet

@@ -7,19 +7,20 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from effects import Done, Effects, JobType, RetryPolicy, enqueue
-from effects.model.declaration import HOOKS
-from effects.observation.evidence import job_evidence
-from effects.scheduling.schedules import Schedule
-from effects.store.operator.audit import audit
-from effects.store.schedules import definitions as schedule_definitions
-from effects.worker import Worker
+from effects.model.registry import HOOKS
+from effects.model.schedules import Schedule
+from effects.model.settlement import Settlement
+from effects.operate.evidence import job_evidence
+from effects.operate.tables.audit import audit
+from effects.store import schedules as schedule_definitions
+from effects.worker import Observer, Worker
 from effects.worker.machine.runtime import Runtime
 from tests.conftest import AppFactory
 from tests.peers.proxy import Proxy
@@ -30,6 +31,7 @@ from tests.support.sampling import sample
 from tests.support.scripted import AsyncScripted, Scripted
 from tests.support.staged import StagedRuntime
 from tests.support.waiting import wait_until
+from tests.support.worker_parts import HardEnd
 
 LEASE_SECONDS = 12.0
 QUEUES = {"default": 3}
@@ -38,7 +40,7 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 RUNNER = "runner"  # the thread that called `run`: the dispatcher's
 QUEUE = "effects-default-"
-AT_REST = 7  # an eighth is `effects work`'s, for signals
+AT_REST = 8  # a ninth is `effects work`'s, for signals
 IDLE_SECONDS, STATEMENTS_A_SECOND = 20, 2
 BOUND_SECONDS = 110.0  # the longest: the scheduler's ten rounds
 
@@ -50,7 +52,7 @@ class Stage:
         self.app, self.scripted, self.runtime = app, scripted, StagedRuntime()
         self.codes: list[int] = []
         self.forced: list[int] = []
-        self.worker = Worker(app, queues=queues, runtime=self.runtime, hard_end=self.forced.append)
+        self.worker = Worker(app, queues=queues, runtime=self.runtime, process=HardEnd(self.forced))
         self.thread = self.runtime.start(lambda: self.codes.append(self.worker.run()), RUNNER)
 
     def put(self, move: str) -> int:
@@ -174,7 +176,8 @@ def test_an_idle_worker_polls_all_queues_with_one_statement(app_factory: AppFact
     with recorded(app) as statements:
 
         def looks_at_all() -> int:
-            return sum(queues_asked(parameters) == ["default", "a", "b", "quarantine"] for _, parameters in statements)
+            queues = ["effects", "default", "a", "b", "quarantine"]
+            return sum(queues_asked(parameters) == queues for _, parameters in statements)
 
         runtime.advance(IDLE_SECONDS)
     worker.stop()
@@ -222,6 +225,7 @@ def test_a_stalled_thread_ends_the_worker_and_loses_no_outcome(
     silent = {name for name in every_thread(app, scripted) if name not in standing}
     assert {name.rstrip("0123456789") for name in silent} == {
         QUEUE,
+        "effects-last-resort",
         "effects-wakeup",
     }
 
@@ -268,15 +272,16 @@ def test_no_hook_or_callback_ends_a_worker(
         def __init__(self, text: str) -> None:
             BaseException.__init__(self, text)
 
-    def settled(settlement: object) -> None:
-        raise Raised("secret: rosebud")
+    class Failed(Observer):
+        def recorded(self, settlements: Sequence[Settlement]) -> None:
+            raise Raised("secret: rosebud")
 
     app = app_factory(job_types=[Rude(Raised)], **OPTIONS)
     for _ in range(3):
         enqueue("rude", {}, effects=app)
-    result = Worker(app, settled=settled).drain(30)
+    result = Worker(app, observers=[Failed()]).drain(30)
     assert (result.exit_code, result.counts) == (0, {"succeeded": 3})
-    assert "callback.failed" in caplog.messages
+    assert "observer.failed" in caplog.messages
     assert "rosebud" not in caplog.text + "".join(str(vars(record)) for record in caplog.records)
 
 
@@ -287,14 +292,15 @@ class Failing(JobType[dict[str, Any]]):
     payload = dict
     on_unknown = "hold"
     retry = RetryPolicy(max_attempts=1)
+    keep_error_text = True
 
     def perform(self, payload: dict[str, Any], attempt: Any) -> Done:
         attempt.release()
-        raise OSError
+        raise OSError("with a text")
 
 
 # Called by commands alone, whose users see the error.
-OF_COMMANDS = {"limit_keys_of", "instead_of_requeue", "prune"}
+OF_COMMANDS = {"limit_keys_of", "instead_of_requeue", "prune", "check_followers", "declared_jobs"}
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from typing import Any, TypeAlias
 import pytest
 import trustme
 
-from effects.guarded.network import GuardedNetwork
-from effects_email.transport.http_api.client import ProviderClient
-from effects_email.transport.http_api.exchange import ProviderExchange
+from effects.kit.guarded import GuardedNetwork
+from effects_email.transport.http_api.client import ProviderClient, ProviderExchange
 from effects_webhooks.transport.exchange import WebhookExchange
-from tests.peers.raw import RawPeer, read_request
+from tests.peers.raw import RawPeer, await_arrival, read_request
 from tests.support.blocking_posts import BlockingTransports
 
 SECONDS = 20.0
@@ -80,8 +79,9 @@ class Peer:
         if self._later:
             self.speak.wait(SECONDS)
             connection.setblocking(False)  # a megabyte does not fit
-            connection.send(self._later)
+            sent = connection.send(self._later)
             connection.settimeout(SECONDS)
+            await_arrival(connection, unread_bytes=max(0, sent - 32_768))
             self.spoken.set()
 
 
@@ -193,6 +193,7 @@ def test_bytes_during_the_release_are_discarded(authority: trustme.CA) -> None:
 def speaks_first(words: bytes, spoken: threading.Event) -> Callable[[socket.socket], None]:
     def behave(connection: socket.socket) -> None:
         connection.sendall(words)
+        await_arrival(connection)
         spoken.set()
         while connection.recv(65536):
             pass

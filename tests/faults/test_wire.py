@@ -16,8 +16,8 @@ import pytest
 
 from effects import Effects, NewJob, enqueue, enqueue_many
 from effects.errors import StoreUnavailable
-from effects.secrets.keys import generate_key
-from effects.store.operator.audit import audit
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.peers.http import Receiver

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 from effects import Effects, enqueue
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver
 from tests.peers.stub_server import StubServer
 from tests.support.freezing import freeze_between_transactions
-from tests.support.manual_workers import rows
+from tests.support.manual_workers import all_but_late, row, rows
 from tests.support.processes import Child, Fleet, fleet
+from tests.support.running import running
+from tests.support.scripted import Script, Scripted
 from tests.support.step_jobs import StepJob, step_jobs_app
 from tests.support.waiting import wait_until
 
@@ -46,13 +49,14 @@ def test_a_woken_worker_is_refused_the_release_and_sends_nothing(
     stub_server.open("letter")  # its answer waits in the socket
     _replace(app)
     assert stub_server.done == ["letter"]
-    truth = _truth(app)
+    truth = all_but_late(app)
     _wake(zombie)
-    assert _truth(app) == truth
+    assert all_but_late(app) == truth
     assert stub_server.done == ["letter"]
     assert stub_server.asked == ["letter", "letter"]  # both came as far as the question
     assert zombie.output.count("lease.lost") == 1
-    assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
+    assert [attempt["outcome"] for attempt in rows(app, "job_attempts")] == ["lost", "succeeded"]
+    assert _late(app) == ["failed", None]
 
 
 def test_a_late_outcome_does_not_touch_the_newer_attempt(
@@ -66,16 +70,40 @@ def test_a_late_outcome_does_not_touch_the_newer_attempt(
     freeze_between_transactions(zombie, app)
     second = processes.worker()
     stub_server.wait_asked("letter", 2)
-    truth = _truth(app)
+    truth = all_but_late(app)
     freeze_between_transactions(second, app)  # the newer attempt stays as it is while the zombie speaks
     stub_server.open("letter")
     _wake(zombie)
-    assert _truth(app) == truth
-    assert [row["status"] for row in rows(app, "jobs")] == ["running"]
+    assert all_but_late(app) == truth
+    assert [job["status"] for job in rows(app, "jobs")] == ["running"]
     second.thaw()
     wait_until(lambda: not rows(app, "jobs"))
     assert stub_server.done == ["letter", "letter"]
-    assert [row["outcome"] for row in rows(app, "job_attempts")] == ["lost", "succeeded"]
+    assert [attempt["outcome"] for attempt in rows(app, "job_attempts")] == ["lost", "succeeded"]
+    assert _late(app) == ["succeeded", None]
+
+
+@pytest.mark.parametrize("answer", ["done", "busy"])
+def test_what_a_woken_worker_reports_late_resolves_the_effect_that_was_held(
+    answer: str, app: Effects, stub_server: StubServer, processes: Fleet
+) -> None:
+    stub_server.hold("letter")
+    steps = ("release", "ask", "do")
+    enqueue("step_job.held", StepJob("letter", stub_server.port, steps), key="letter", effects=app)
+    zombie = processes.worker(**SHORT)
+    stub_server.wait_asked("letter")
+    freeze_between_transactions(zombie, app)
+    _replace(app)
+    assert row(app, "effect_ledger")["state"] == "unknown"
+    if answer == "busy":
+        stub_server.busy["letter"] = 1
+    stub_server.open("letter")
+    _wake(zombie)
+    assert row(app, "effect_ledger")["state"] == {"done": "done", "busy": "refused"}[answer]
+    assert [bool(letter["unknown"]) for letter in rows(app, "unresolved")] == ([] if answer == "done" else [False])
+    worker = row(app, "job_attempts")["worker"]
+    assert row(app, "audit_log")["actor"] == f"worker:{worker}"
+    assert audit(app.store, app.ledgers) == []
 
 
 def test_a_late_webhook_outcome_changes_nothing(app_factory: AppFactory, database_url: str, tmp_path: Path) -> None:
@@ -91,10 +119,10 @@ def test_a_late_webhook_outcome_changes_nothing(app_factory: AppFactory, databas
         receiver.wait_for(1)
         freeze_between_transactions(zombie, shop)
         _replace(shop)
-        truth = _truth(shop)
+        truth = all_but_late(shop)
         late.set()  # the 503 that the zombie will read
         _wake(zombie)
-        assert _truth(shop) == truth
+        assert all_but_late(shop) == truth
         assert len(receiver.requests) == 2
         assert len({(request.message_id, request.body) for request in receiver.requests}) == 1
     [delivery] = rows(shop, "delivered_webhooks")
@@ -120,5 +148,32 @@ def _wake(zombie: Child) -> None:
     assert "Traceback" not in zombie.output
 
 
-def _truth(app: Effects) -> Any:
-    return {table: rows(app, table) for table in ("jobs", "job_history", "job_attempts", "effect_ledger")}
+def _late(app: Effects) -> list[str | None]:
+    return [attempt["late_outcome"] for attempt in rows(app, "job_attempts")]
+
+
+def test_the_answer_of_a_handler_past_its_time_limit_is_a_late_one(app_factory: AppFactory) -> None:
+    held = Scripted("held", on_unknown="hold", time_limit_seconds=0.2)
+    app = app_factory(job_types=[held], **OPTIONS)
+    enqueue("held", Script(["release wait"]), key="k", effects=app)
+    with running(Worker(app)):
+        wait_until(lambda: rows(app, "unresolved"))
+        assert row(app, "job_attempts")["outcome"] == "timed_out"
+        held.gate.set()
+        wait_until(lambda: row(app, "effect_ledger")["state"] == "done")
+    assert row(app, "job_attempts")["late_outcome"] == "succeeded"
+    assert audit(app.store, app.ledgers) == []
+
+
+def test_a_second_release_after_the_lease_is_lost_does_not_say_that_nothing_happened(app_factory: AppFactory) -> None:
+    held = Scripted("held", on_unknown="hold")
+    app = app_factory(job_types=[held], **OPTIONS)
+    enqueue("held", Script(["release wait release"]), key="k", effects=app)
+    worker = Worker(app)
+    with running(worker):
+        wait_until(held.began.is_set)
+        worker._parts.queues.fence_off()
+        held.gate.set()
+        wait_until(lambda: rows(app, "unresolved"))
+    attempt = row(app, "job_attempts")
+    assert (attempt["verdict"], attempt["error_code"]) == ("unknown", "lease_lost")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from effects_reports.formats.base import ChunkSource, Column, Dialect
 from effects_reports.formats.csv import Csv
-from effects_reports.readers.defending import BlockDefence
+from effects_reports.source.copying import BlockDefence
 from tests.formats.characters import BREAKS, INVISIBLE, SIGNS
 from tests.formats.rows import columns_of, part, values
 from tests.support.sampling import sample

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from effects_reports.source.bounds import read_bounds
-from effects_reports.source.statements import nth_key
+from effects_reports.source.statements import nth_key, read_bounds
 from tests.formats.rows import numbers_by_ranges
 
 PLACES = sa.table("places", sa.column("region", sa.Text), sa.column("number", sa.Integer))

@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
 from effects_reports.errors import DefinitionInvalid, ReportRefused
-from effects_reports.formats import open_format
+from effects_reports.formats import arrow, parquet
+from effects_reports.formats.arrow import with_kinds
 from effects_reports.formats.base import ChunkSource, Column
-from effects_reports.formats.columnar import gathering, thrift
-from effects_reports.formats.columnar.kinds import with_kinds
-from effects_reports.formats.columnar.parquet import _footer_of, _footer_start
+from effects_reports.formats.opening import open_format
+from effects_reports.formats.parquet import _footer_of, _footer_start
 from effects_reports.formats.values import ServerText
 from tests.formats.rows import Memory, columns_of, part, whole
 
@@ -137,7 +137,7 @@ def test_the_same_rows_give_the_same_bytes(name: str) -> None:
 
 
 def test_the_footer_lists_each_parts_rows_and_their_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GROUP_ROWS", 1000)
+    monkeypatch.setattr(arrow, "GROUP_ROWS", 1000)
     columns = (Column("n", "n", sa.Integer()),)
     parts = [
         part(ChunkSource(columns, rows=[(n,) for n in range(start, start + 2500)]), "parquet")[0]
@@ -158,7 +158,7 @@ def test_what_is_read_of_a_footer_and_written_again_has_the_same_bytes() -> None
     pq.write_table(table, sink, write_page_index=True, sorting_columns=[pq.SortingColumn(0)])
     data = sink.getvalue().to_pybytes()
 
-    assert thrift.write_struct(_footer_of(data)) == data[_footer_start(data) : -8]
+    assert parquet.write_struct(_footer_of(data)) == data[_footer_start(data) : -8]
 
 
 def test_a_footer_that_is_cut_off_is_an_error() -> None:
@@ -166,7 +166,7 @@ def test_a_footer_that_is_cut_off_is_an_error() -> None:
     footer = file[_footer_start(file) : -8]
     for end in range(0, len(footer), 7):
         with pytest.raises((ValueError, IndexError)):
-            thrift.read_struct(footer[:end])
+            parquet.read_struct(footer[:end])
 
 
 def _broken(pieces: list[bytes]) -> Any:

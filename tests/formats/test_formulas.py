@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects_reports.formats.base import ChunkSource, Column, Dialect
-from effects_reports.formats.csv import Csv
-from effects_reports.formats.formulas import DEFENCES
+from effects_reports.formats.csv import DEFENCES, Csv
 from tests.formats.characters import BREAKS, INVISIBLE, SIGNS
 from tests.formats.rows import part, whole
 

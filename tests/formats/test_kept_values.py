@@ -19,8 +19,8 @@ import polars as pl
 import pytest
 import sqlalchemy as sa
 
+from effects_reports.formats.arrow import with_kinds
 from effects_reports.formats.base import ChunkSource, Column, Dialect
-from effects_reports.formats.columnar.kinds import with_kinds
 from tests.formats.rows import part, whole
 from tests.support import needs
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,14 @@ import pytest
 import sqlalchemy as sa
 from psycopg import pq
 
+from effects_reports import readers
 from effects_reports.formats.base import ChunkSource
-from effects_reports.readers import batches, copying
+from effects_reports.formats.opening import open_format
+from effects_reports.source import copying
 from tests.formats.rows import columns_of, part
+from tests.support.sampling import sample
 
+ROOT = Path(__file__).parents[2]
 ROWS, WIDTH = 5_000, 2_000
 BUFFERED_ROWS = 16  # 32 KB
 SMALL, LARGE = 300, 12
@@ -87,7 +93,7 @@ def test_a_batch_is_bounded_by_bytes(
 
     assert result.rows == SMALL + LARGE
     assert len(written) > LARGE * LARGE_BYTES
-    ceiling = batches.BATCH_BYTES + LARGE_BYTES if large_first else LARGE * LARGE_BYTES
+    ceiling = readers.BATCH_BYTES + LARGE_BYTES if large_first else LARGE * LARGE_BYTES
     assert max(taken) <= ceiling + SMALL
     connection.close()
     if engine:
@@ -99,6 +105,17 @@ def test_an_iterables_rows_are_taken_one_by_one() -> None:
     columns = columns_of(sa.select(sa.column("body", sa.Text)))
     source = ChunkSource(columns, rows=(["x" * LARGE_BYTES] for _ in range(LARGE)))
 
-    longest = max(len(batch) for batch in batches.batches(source, None))
+    longest = max(len(batch) for batch in readers.batches(source, None, open_format("csv")))
 
-    assert longest * LARGE_BYTES <= batches.BATCH_BYTES + LARGE_BYTES
+    assert longest * LARGE_BYTES <= readers.BATCH_BYTES + LARGE_BYTES
+
+
+GROWN_MAX = 100.0  # MiB; the rows of four chunks come to 114
+
+
+@pytest.mark.parametrize("name", sample(("csv", "csv.gz", "csv.zst", "ndjson", "xlsx", "parquet", "arrow"), 1))
+def test_four_chunks_at_once_hold_none_of_their_rows(name: str) -> None:
+    command = [sys.executable, "-m", "tests.formats.four_chunks", name]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) < GROWN_MAX

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from effects_reports.errors import ReportRefused
-from effects_reports.formats import open_format
 from effects_reports.formats.base import ChunkSource, Column, Route
+from effects_reports.formats.opening import open_format
 from effects_reports.readers import choose_route, write_chunk
 from tests.formats.rows import Memory, columns_of, part, values
 from tests.support import databases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from python_calamine import CalamineWorkbook
 
 from effects_reports.formats.base import DIALECTS, ChunkSource, Dialect
-from tests.formats.rows import both_routes, columns_of, part, values
+from effects_reports.source.snapshot import reading
+from tests.formats.rows import both_routes, columns_of, part, values, whole
 
 TYPES: dict[str, list[Any]] = {
     "smallint": [0, -1, 32767],
@@ -41,11 +44,13 @@ TYPES: dict[str, list[Any]] = {
     "timetz": ["05:17+02", "05:17:00.5-03:30"],
     "timestamp": ["0001-01-01 00:00", "2013-03-10 02:30:00.100", "9999-12-31 23:59:59.999999"],
     "timestamptz": ["1900-01-01 00:00+00", "2013-07-01 12:00:00.000120+02", "9999-12-31 00:00+00"],
-    "interval": ["0", "1 day 25:00:00", "-1 hour", "0.000001 seconds", "-3 days -0.5 seconds", "90 minutes"],
+    "interval": ["1 mon", "-1 year 2 mons -3 days 04:05:06.789", "50 hours", "-0.5 s", "1 mon -30 days", "0",
+                 "1 day 25:00:00", "-1 hour", "0.000001 seconds", "-3 days -0.5 seconds", "90 minutes"],
     "uuid": ["0" * 32, "f" * 32],
     "bytea": [b"", b"\x00\xff=", b"=1"],
     "json": ['{"b": 1, "c": [true, null, "é\\n"]}', '"=x"', "-5", "null", "[]", "1.5", '"a,b"', "true",
-             "1234567890123456", "-999999999999999", '{"note": "a;=1+1"}', '["=x", "y|-1", -2]'],
+             "1234567890123456", "-999999999999999", '{"note": "a;=1+1"}', '["=x", "y|-1", -2]',
+             '{"b": 1.50,\n\t"a": 1e2}', '"\\n"'],
     "jsonb": ["12345678901234567890", "-1000000000000000",
               '{"b":1.25,"a":{"x":[]}}', '"=x"', '"-5"', "null", "[1, 2]"],
     "integer[]": ["{}", "{1,NULL,-2}", "{{1,2},{3,4}}"],
@@ -54,9 +59,16 @@ TYPES: dict[str, list[Any]] = {
     "numeric[]": ["{1.50,-2}"],
     "boolean[]": ["{t,f}"],
     "date[]": ["{2013-01-01}"],
+    "interval[]": ["{1 mon,-2 days}"],
+    "json[]": ['{"{\\"b\\": 1.50,\n \\"a\\": 1}"}'],
+    "int4range": ["[1,5)", "empty", "(,3]"],
+    "tstzrange": ["[2026-01-01 00:00+00,)"],
+    "int4multirange": ["{[1,3),[5,7)}"],
+    "int4range[]": ['{"[1,5)"}'],
+    "varbit": ["1", ""],
     "timestamp[]": ["{2013-01-01 05:17:00.5}"],
     "uuid[]": ["{00000000-0000-0000-0000-000000000000}"],
-    "inet": ["10.0.0.1", "10.0.0.1/8", "::1"],
+    "inet": ["::ffff:1.2.3.4", "10.0.0.1", "10.0.0.1/8", "::1"],
     "cidr": ["10.0.0.0/8"],
     "macaddr": ["08:00:2b:01:02:03"],
     "money": ["12", "-12"],
@@ -83,12 +95,23 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 
 
+def is_changed(kind: str) -> bool:
+    """Whether a mapping is given something that has another text than the database's."""
+    return kind.endswith(("[]", "range")) or kind in ("interval", "json", "jsonb", "inet")
+
+
 def check(postgresql: sa.Connection, types: Sequence[str], rows: Sequence[Sequence[Any]], dialect: Dialect) -> None:
     for name in ("csv", "ndjson"):
         with postgresql.begin_nested() as savepoint:
-            copied, encoded = both_routes(values(postgresql, types, rows), name, dialect, postgresql, batch_rows=7)
+            select = values(postgresql, types, rows)
+            copied, by_python = both_routes(select, name, dialect, postgresql, batch_rows=7)
+            columns = columns_of(select)
+            mapped = None
+            if not any(map(is_changed, types)):
+                mapped, _ = part(ChunkSource(columns, select, map_batch=list, batch_rows=7), name, dialect, postgresql)
             savepoint.rollback()
-        assert copied == encoded
+        assert copied == by_python
+        assert mapped in (None, copied)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -126,13 +149,42 @@ def test_moments_are_in_utc_whatever_the_sessions_zone(postgresql: sa.Connection
         assert moments == ["2013-07-01T10:00:00+00:00", "2013-01-01T00:00:00.5+00:00"]
 
 
-def test_unusual_session_settings_give_the_same_text(postgresql: sa.Connection) -> None:
-    types = ["date", "timestamp", "bytea", "float8"]
-    rows = [["2013-07-01", "2013-07-01 12:00", b"\xff", 0.1]]
-    select = values(postgresql, types, rows)
-    for name, value in [("DateStyle", "SQL, DMY"), ("bytea_output", "escape"), ("extra_float_digits", "0")]:
-        postgresql.exec_driver_sql(f"SET LOCAL {name} = '{value}'")
+@pytest.mark.parametrize("name", ["csv", "xlsx"])
+def test_unusual_session_settings_give_the_same_text(postgresql_engine: sa.Engine, name: str) -> None:
+    """On every route, in what the SELECT itself casts to text too. How it reads dates stays the session's."""
+    types = ["date", "timestamp", "bytea", "float8", "interval"]
+    row = "'01/02/2026'::date, '2013-07-01 12:00'::timestamp, '\\xff'::bytea, 0.1::float8, '1 day 1 hour'::interval"
+    select = sa.select(*(sa.column(kind) for kind in types), sa.cast(sa.column("interval"), sa.Text).label("shown"))
+    select = select.select_from(sa.text(f"(VALUES ({row.replace(':', chr(92) + ':')})) AS v ({', '.join(types)})"))
+    unusual = {
+        "DateStyle": "SQL, DMY",
+        "bytea_output": "escape",
+        "extra_float_digits": "0",
+        "IntervalStyle": "iso_8601",
+    }
 
-    written, result = part(ChunkSource(columns_of(select), select), "csv", "raw", postgresql)
-    assert result.route == "copy"
-    assert written == b"2013-07-01,2013-07-01 12:00:00,\\xff,0.1\n"
+    def unusually(connection: sa.Connection) -> None:
+        for setting, value in unusual.items():
+            connection.exec_driver_sql(f"SET {setting} = '{value}'")
+        connection.commit()
+
+    engine = sa.create_engine(postgresql_engine.url, poolclass=sa.NullPool)
+    with reading(engine, seconds=60, ready=unusually) as connection:
+        written, _ = part(ChunkSource(columns_of(select), select), name, "raw", connection)
+    if name == "csv":
+        assert written == b"2026-02-01,2013-07-01 12:00:00,\\xff,0.1,P1DT1H,1 day 01:00:00\n"
+    else:
+        book = CalamineWorkbook.from_filelike(io.BytesIO(whole(columns_of(select), [written], name)))
+        day, _, *rest = book.get_sheet_by_index(0).to_python()[1]
+        assert (day, rest) == (dt.date(2026, 2, 1), ["\\xff", 0.1, "P1DT1H", "1 day 01:00:00"])
+
+
+@pytest.mark.parametrize("bound", [None, 0], ids=["nothing bound", "bound"])
+def test_percent_signs_are_what_the_author_wrote(postgresql: sa.Connection, bound: int | None) -> None:
+    rate = sa.literal_column("format('%s%%', '10')", sa.Text).label("rate %")
+    select = sa.select(rate, sa.literal_column("7 % 4", sa.Integer).label("%(x)s"))
+    if bound is not None:
+        select = select.where(sa.literal(bound) == 0)
+    source = ChunkSource(columns_of(select), select)
+    assert part(source, "csv", "raw", postgresql)[0] == b"10%,3\n"
+    assert json.loads(part(source, "ndjson", "raw", postgresql)[0]) == {"rate %": "10%", "%(x)s": 3}

@@ -14,8 +14,8 @@ import openxml_audit as audit
 import pytest
 from lxml import etree
 
-from effects_reports.formats import xlsx
-from effects_reports.formats.sheets.options import Workbook
+from effects_reports.formats import fragments as sheet_rows
+from effects_reports.formats.base import Workbook
 from tests.formats.books import EURO, NASTY, workbook
 
 VALUES: list[Any] = [
@@ -34,7 +34,7 @@ _SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 def book(look: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A file of several sheets."""
-    monkeypatch.setattr(xlsx, "ROWS_MAX", 15)
+    monkeypatch.setattr(sheet_rows, "ROWS_MAX", 15)
     rows = [(n, n / 8, value, dt.date(2026, 1, 1), value, value) for n, value in enumerate(VALUES)]
     return workbook(rows, LOOKS[look], {"rows": "5", "<x>": "&"})
 
@@ -54,7 +54,7 @@ def test_a_workbook_is_valid(look: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(b"<sheetData>", b"<sheetData><x/>"), (b'<c s="1" t="inlineStr">', b'<c s="1" t="text">')]
+    ("old", "new"), [(b"<sheetData>", b"<sheetData><x/>"), (b'<c s="1" t="inlineStr"', b'<c s="1" t="text"')]
 )
 def test_what_is_not_valid_is_seen(old: bytes, new: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = io.BytesIO()

@@ -12,6 +12,7 @@ import zlib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import openpyxl
 import pytest
@@ -19,10 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
-from effects_reports.formats.archive import Archive
 from effects_reports.formats.base import ChunkSource, Column
-from effects_reports.formats.fragments import FragmentPacker, joined_crc, read_frames
-from effects_reports.formats.xlsx import Xlsx
+from effects_reports.formats.fragments import FragmentPacker, joined_crc, letters, read_frames
+from effects_reports.formats.xlsx import Archive, Xlsx
 from tests.formats.books import NASTY
 from tests.formats.rows import Memory, part, whole
 from tests.support import needs
@@ -34,11 +34,13 @@ def columns(count: int) -> tuple[Column, ...]:
     return tuple(Column(f"c{number}", f"head {number}") for number in range(count))
 
 
-def workbook(rows: list[tuple[Any, ...]], size: int) -> bytes:
-    """A file of one part for every `size` rows."""
+def workbook(rows: list[tuple[Any, ...]], size: int, error: int = 0) -> bytes:
+    """A file of one part for every `size` rows, each of which was planned so many rows further below."""
     named = columns(len(rows[0]))
-    parts = [part(ChunkSource(named, rows=rows[at : at + size]), "xlsx")[0] for at in range(0, len(rows), size)]
-    return whole(named, parts, "xlsx")
+    sources = [
+        ChunkSource(named, rows=rows[at : at + size], rows_before=at + error) for at in range(0, len(rows), size)
+    ]
+    return whole(named, [part(source, "xlsx")[0] for source in sources], "xlsx")
 
 
 def by_openpyxl(file: bytes, sheet: int = 0) -> list[list[Any]]:
@@ -111,7 +113,7 @@ def _as_cell(value: Any) -> Any:
 
 
 def test_rows_beyond_a_sheet_stand_in_a_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effects_reports.formats.xlsx.ROWS_MAX", 10)
+    monkeypatch.setattr("effects_reports.formats.fragments.ROWS_MAX", 10)
     file = workbook([(number, "x") for number in range(25)], 5)
     assert openpyxl.load_workbook(io.BytesIO(file)).sheetnames == ["Report", "Report 2", "Report 3"]
     for read in (by_openpyxl, by_calamine):
@@ -119,6 +121,34 @@ def test_rows_beyond_a_sheet_stand_in_a_further_one(monkeypatch: pytest.MonkeyPa
         assert [sheet[0] for sheet in sheets] == [["head 0", "head 1"]] * 3
         assert [row[0] for sheet in sheets for row in sheet[1:]] == list(range(25))
         assert [len(sheet) for sheet in sheets] == [11, 11, 6]
+
+
+@pytest.mark.parametrize("rows_max", [1, 4, 10, 1000])
+@pytest.mark.parametrize("error", [0, 1, 3, 999, 10**9])
+def test_rows_have_the_numbers_of_their_places_wherever_they_were_planned(
+    rows_max: int, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that expected other rows before it changes no byte of the file."""
+    monkeypatch.setattr("effects_reports.formats.fragments.ROWS_MAX", rows_max)
+    rows = [(number, f'r="A{number}"', None if number % 3 else "x", f'{number}">') for number in range(25)]
+    file = workbook(rows, 5, error)
+    assert file == workbook(rows, 5)
+    with zipfile.ZipFile(io.BytesIO(file)) as archive:
+        sheets = [archive.read(name) for name in archive.namelist() if "/sheet" in name]
+    assert len(sheets) == -(-25 // rows_max)
+    for sheet in sheets:
+        data = ElementTree.fromstring(sheet).find("{*}sheetData")
+        assert data is not None
+        assert [row.get("r") for row in data] == [str(number) for number in range(1, len(data) + 1)]
+        for row in data:
+            full = "ABCD" if len(row) == 4 else "ABD"
+            assert [cell.get("r") for cell in row] == [f"{name}{row.get('r')}" for name in full]
+
+
+def test_columns_beyond_z_have_their_letters() -> None:
+    assert [letters(number) for number in (0, 25, 26, 701, 702, 16_383)] == ["A", "Z", "AA", "ZZ", "AAA", "XFD"]
+    file = workbook([tuple(range(703))], 1)
+    assert by_openpyxl(file)[1] == by_calamine(file)[1] == list(range(703))
 
 
 def test_line_ends_are_lf() -> None:
@@ -162,7 +192,7 @@ def test_the_crc_of_joined_pieces(first: bytes, second: bytes) -> None:
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(1, 60), st.integers(1, 60))
 def test_frames_come_back_from_pieces_of_any_size(widths: list[int], block: int, piece: int) -> None:
     rows = b"".join(b"<row>" + b"x" * width + b"</row>" for width in widths)
-    packer = FragmentPacker()
+    packer = FragmentPacker(0)
     packed = b"".join(packer.compress(rows[at : at + block]) for at in range(0, len(rows), block)) + packer.flush()
 
     inflate, rows_seen = zlib.decompressobj(-15), 0

@@ -153,3 +153,47 @@ def test_ordinary_values_stay_typed(postgresql: sa.Connection) -> None:
     read_wide_values(postgresql, mapped=False)
     moment = postgresql.exec_driver_sql("SELECT timestamptz '2026-01-12 05:17:00+00', interval '5 minutes'").one()
     assert moment == (dt.datetime(2026, 1, 12, 5, 17, tzinfo=dt.UTC), dt.timedelta(minutes=5))
+
+
+def test_a_mapping_refuses_months_which_python_would_take_for_30_days(postgresql: sa.Connection) -> None:
+    for value in ("1 mon", "-1 year", "1 mon -30 days"):
+        select = values(postgresql, ["interval"], [["30 days"], [value]])
+        with pytest.raises(ReportRefused, match=r"'column 0' \(interval\) is beyond what Python can hold") as refused:
+            part(ChunkSource(columns_of(select), select, map_row=tuple), "csv", "raw", postgresql)
+        assert refused.value.code == "value_out_of_range"
+
+
+@pytest.mark.parametrize(("name", "written"), [
+    ("csv", b'"{""b"": 1.50,\n ""a"": 1e2}"\n"""x"""\nnull\n\n5\n'),
+    ("ndjson", b'{"value":{"b": 1.50,  "a": 1e2}}\n{"value":"x"}\n{"value":null}\n{"value":null}\n{"value":5}\n'),
+])  # fmt: skip
+def test_sqlite_a_json_document_is_what_is_stored(name: str, written: bytes, tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'json.db'}")
+    table = sa.Table("documents", sa.MetaData(), sa.Column("id", sa.Integer), sa.Column("value", sa.JSON))
+    with engine.connect() as connection:
+        table.create(connection)
+        for number, stored in enumerate(['{"b": 1.50,\n "a": 1e2}', '"x"', "null", None, 5]):
+            connection.exec_driver_sql("INSERT INTO documents VALUES (?, ?)", (number, stored))
+        select = sa.select(table.c.value).order_by(table.c.id)
+        assert part(ChunkSource(columns_of(select), select), name, "raw", connection)[0] == written
+    engine.dispose()
+
+
+class _Shouted(sa.TypeDecorator[str]):
+    impl = sa.Text
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Any) -> str | None:
+        return None if value is None else value.upper()
+
+
+@pytest.mark.parametrize("name", ["csv", "ndjson"])
+def test_an_array_of_an_apps_own_type_is_read_by_it(name: str, postgresql: sa.Connection) -> None:
+    """By Python, and not by PostgreSQL, which would write what is stored; the other columns stay what they are."""
+    select = sa.select(
+        sa.literal_column("ARRAY['a']", sa.ARRAY(_Shouted)).label("own"),
+        sa.literal_column("interval '1 mon'", sa.Interval).label("term"),
+    )  # fmt: skip
+    written, result = part(ChunkSource(columns_of(select), select), name, "raw", postgresql)
+    assert result.route == "batch"
+    assert written == {"csv": b'"[""A""]",P1M\n', "ndjson": b'{"own":["A"],"term":"P1M"}\n'}[name]

@@ -12,7 +12,7 @@ import pytest
 from python_calamine import CalamineWorkbook
 
 from effects_reports import DefinitionInvalid, Workbook
-from effects_reports.formats import xlsx
+from effects_reports.formats import fragments as sheet_rows
 from effects_reports.formats.base import ChunkSource, Column
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import write_chunk
@@ -48,7 +48,7 @@ def test_nulls_texts_and_booleans_in_a_formatted_column_stay_what_they_are() -> 
 
 
 def test_totals_are_formulas_over_every_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlsx, "ROWS_MAX", 3)
+    monkeypatch.setattr(sheet_rows, "ROWS_MAX", 3)
     options = Workbook(sheet="R & D", totals=("share", "price"), formats={"price": EURO})
     book = opened(workbook(ROWS, options))
 
@@ -63,7 +63,7 @@ def test_totals_are_formulas_over_every_sheet(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_totals_of_a_full_sheet_stand_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlsx, "ROWS_MAX", 3)
+    monkeypatch.setattr(sheet_rows, "ROWS_MAX", 3)
     book = opened(workbook(ROWS[:3], Workbook(totals=("id",))))
     assert [sheet.max_row for sheet in book] == [4, 2]
     assert book["Report 2"]["A2"].value == "=SUM('Report'!A2:A4)"

@@ -13,7 +13,7 @@ Graph = Mapping[str, set[str]]
 
 def imports() -> dict[str, set[str]]:
     """Module → the modules that it imports, in functions and under TYPE_CHECKING too."""
-    trees = {_dotted(path): tree for path, tree in modules().items()}
+    trees = {dotted(path): tree for path, tree in modules().items()}
     return {name: {target for target in _targets(tree, trees) if target != name} for name, tree in trees.items()}
 
 
@@ -26,7 +26,7 @@ def circles(graph: Graph) -> list[list[str]]:
     return sorted(list(component) for component in components if len(component) > 1)
 
 
-def _dotted(path: Path) -> str:
+def dotted(path: Path) -> str:
     package, folder = next((name, folder) for name, folder in PACKAGES.items() if path.is_relative_to(folder))
     parts = path.relative_to(folder).with_suffix("").parts
     return ".".join((package, *(part for part in parts if part != "__init__")))

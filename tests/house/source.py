@@ -55,5 +55,11 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def room_of(path: Path) -> str:
+    """The room of the core that a module stands in, or the package: names are unique within one."""
+    parts = path.relative_to(ROOT).parts
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

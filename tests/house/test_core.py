@@ -12,8 +12,8 @@ PACKAGE_WORDS = re.compile(r"\b(effects_)?(webhooks?|e-?mails?|reports?|smtp)\b"
 EXAMPLE = re.compile(r"such as [^;.]*(\.\w[^;. ]*)*")  # in a help text or an error
 
 ALLOWED = {
-    "effects/options.py": "type checkers read no entry points; `test_options.py` compares it with the settings",
-    "effects/secrets/signing.py": "the header names of the Standard Webhooks specification",
+    "effects/settings.py": "type checkers read no entry points; `test_options.py` compares it with the settings",
+    "effects/keys/signing.py": "the header names of the Standard Webhooks specification",
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from effects.version import VERSION
 from tests.house.source import CORE, DISTRIBUTIONS, package_of, pyproject
 
@@ -13,9 +11,9 @@ PACKAGES = [name for name in DISTRIBUTIONS if name != CORE]
 OWN = {"name", "description", "dependencies", "optional-dependencies", "entry-points"}
 
 
-@pytest.mark.parametrize("distribution", PACKAGES)
-def test_a_package_requires_the_core_of_its_own_version(distribution: str) -> None:
-    assert pyproject(distribution)["project"]["dependencies"][0] == f"{CORE}=={VERSION}"
+def test_a_package_requires_the_core_of_its_own_version() -> None:
+    first = {distribution: pyproject(distribution)["project"]["dependencies"][0] for distribution in PACKAGES}
+    assert first == dict.fromkeys(PACKAGES, f"{CORE}=={VERSION}")
 
 
 def test_packages_are_built_alike() -> None:
@@ -31,11 +29,16 @@ def _build(distribution: str) -> str:
     return text.replace(package_of(distribution), "PACKAGE")
 
 
-@pytest.mark.parametrize("distribution", PACKAGES)
-def test_a_package_offers_only_modules_of_its_own(distribution: str) -> None:
-    groups = pyproject(distribution)["project"]["entry-points"].values()
-    offered = {value.partition(":")[0].partition(".")[0] for entries in groups for value in entries.values()}
-    assert offered == {package_of(distribution)}
+def test_a_package_offers_only_modules_of_its_own() -> None:
+    offered = {
+        distribution: {
+            value.partition(":")[0].partition(".")[0]
+            for entries in pyproject(distribution)["project"]["entry-points"].values()
+            for value in entries.values()
+        }
+        for distribution in PACKAGES
+    }
+    assert offered == {distribution: {package_of(distribution)} for distribution in PACKAGES}
 
 
 def test_each_distribution_has_the_licence() -> None:

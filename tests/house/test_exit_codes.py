@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from effects.exit_codes import ExitCode
+from effects.kit.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 

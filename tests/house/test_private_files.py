@@ -1,4 +1,4 @@
-"""Files that the packages create come from `effects.process.private_files`, or from `tempfile`, as private."""
+"""Files that the packages create come from `effects.kit.process`, or from `tempfile`, as private."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 from tests.house.source import modules, name_of, nodes
 
-HELPER = "effects/process/private_files.py"
+HELPER = "effects/kit/process.py"
 WRITERS = {"write_text", "write_bytes", "touch", "copyfile", "copy2", "mkstemp"}
 FLAGS = {"O_CREAT", "O_TMPFILE"}
 

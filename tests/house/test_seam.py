@@ -10,17 +10,18 @@ import effects.store
 import effects.worker
 
 # The modules of the worker that ask: `runtime`, and what it makes.
-SEAM = {f"machine/{name}.py" for name in ("runtime", "event_loop", "helper_threads", "file_changes")}
+SEAM = {f"machine/{name}.py" for name in ("runtime", "event_loop")}
 MODULES = {"time", "random", "uuid", "queue", "sched", "concurrent", "asyncio", "select", "selectors", "secrets"}
 # Modules of the store that ask it all the same.
 ASK_THE_MACHINE = {
     "db/deadlines.py": "how long a statement has taken",
     "db/engine.py": "how long a connection may take to open",
+    "db/walk.py": "how long a page of a deletion took, for which others then have the database",
     "migrations/migrate.py": "how long `init` waits for locks and for another `init`",
-    "operator/server_checks.py": "compares the machine's clock with the database's",
+    "notifier.py": "a thread that sends hints after a commit, and waits for those of others",
+    "sessions/asynchronous.py": "a call off the event loop's thread; which thread or task made it",
     "recovery/evidence_file.py": "lines of a file on this machine, which no database dates",
     "recovery/write_back.py": "chance, for a lease token below that of the job",
-    "web_sessions/sign_ins.py": "secrets of links",
 }
 PLAIN = {"Event", "Thread", "Lock"}  # of `threading`, in annotations; a Lock may be held over a few lines
 EXCEPTIONS = {("queue", "SimpleQueue"), ("queue", "Empty")}  # a type and an exception

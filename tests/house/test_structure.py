@@ -10,42 +10,46 @@ from pathlib import Path
 import pytest
 
 from tests.house.imports import circles, imports
-from tests.house.source import ROOT, functions, modules, name_of, nodes
+from tests.house.source import ROOT, functions, modules, name_of, nodes, room_of
 from tests.house.state import mutable_names
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 500
 WING_MODULES_MAX = 12
+SAME_NAME_MAX = 2  # as `tables/events.py` beside `events.py`
 FOLDER_MODULES_MAX = 17
 # (what is divided into wings, how many modules stand beside them)
-WINGED = {"effects/store": 2, "effects/worker": 3, "email/effects_email/transport": 6}
+WINGED = {"effects/store": 6, "effects/worker": 4, "email/effects_email/transport": 6}
 LARGE_FOLDERS = {
-    "effects": "what an app imports or configures, each by its own name",
-    "effects/cli": "a module for each command, or group of commands",
-    "effects/web": "what all pages share; `views` has the pages",
+    "effects/operate/tables": "a module for each list, action or check of an operator",
     "email/effects_email": "a module for each role, as in the other packages",
-    "webhooks/effects_webhooks": "a module for each role, as in the other packages",
 }
 ARCHITECTURE_LINES_MAX = 250
 HANDLER_CLASSES = {"_Handler", "_Server"}  # of the standard library's servers, private to their modules
 
 # What a process has once. Everything else belongs to an Effects.
 STATE_OF_MODULES = {
-    "effects/default_app.py _default": "the process's own Effects, which an app sets by `set_default`",
-    "effects/default_app.py _of_environment": "the one that the environment describes, where nothing was set or made",
-    "effects/default_app.py _collected": "which Effects there were after the last collection of garbage",
-    "effects/default_app.py _default_lock": "guards them",
-    "effects/cli/program.py _program": "of a context: the program as it was called, which advice names",
-    "effects/crashpoints.py POINTS": "packages add theirs when they are imported",
-    "effects/crashpoints.py _hook": "what a test does at a crash point",
+    "effects/app/default.py _default": "the process's own Effects, which an app sets by `set_default`",
+    "effects/app/default.py _of_environment": "the one that the environment describes, where nothing was set or made",
+    "effects/app/default.py _collected": "which Effects there were after the last collection of garbage",
+    "effects/app/default.py _default_lock": "guards them",
+    "effects/cli/process.py _program": "of a context: the program as it was called, which advice names",
+    "effects/kit/logs.py failures": "logging is the process's, and so is what its handlers raised",
+    "effects/kit/logs.py _told_at": "as above: when standard error was told",
+    "effects/kit/logs.py _configured": "as above: whether a command has set it up",
+    "effects/kit/crashpoints.py POINTS": "packages add theirs when they are imported",
+    "effects/kit/crashpoints.py _hook": "what a test does at a crash point",
     "effects/worker/machine/event_loop.py _owner": "of a context: the attempt whose code runs in it",
-    "effects/process/long_calls.py _executor": "of a context: the threads of the event loop that its task runs on",
-    "effects/http/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
-    "effects/sessions/call_site.py _announced": "of a context: the line that a call in another thread was made from",
-    "effects/sessions/forgotten.py _sessions": "of a context: transactions of sessions begun in it, held weakly",
-    "effects/sessions/forgotten.py _writings": "of a context: connections that have written in it, held weakly",
-    "effects/sessions/constructed.py _constructed": "the engine of a session leads to its Effects; held weakly",
-    "effects/process/importing.py _importing": "while a command imports an app, which may not enqueue",
+    "effects/kit/process.py _executor": "of a context: the threads of the event loop that its task runs on",
+    "effects/kit/lazy.py _deferring": "one block of imports is deferred at a time: `__import__` is a process's",
+    "effects/kit/process.py _owners": "a fork is heard of by the process alone; held weakly",
+    "effects/testing/loops.py _process": "modules of an app bind objects to the event loop, which later tests use",
+    "effects/kit/network.py _rule": "a socket is the process's: a test admits no connection, whoever opens it",
+    "effects/store/sessions/asynchronous.py _announced": "of a context: the line that made a call in another thread",
+    "effects/store/sessions/forgotten.py _sessions": "of a context: transactions of sessions begun in it, held weakly",
+    "effects/store/sessions/forgotten.py _writings": "of a context: connections that have written in it, held weakly",
+    "effects/store/sessions/databases.py _constructed": "the engine of a session leads to its Effects; held weakly",
+    "effects/kit/importing.py _importing": "while a command imports an app, which may not enqueue",
     "email/effects_email/transport/smtp/pool.py _pools": "a fork is heard of by the process alone",
     "email/effects_email/transport/url.py _registered": "schemes of URLs, before any Effects is made",
 }
@@ -93,15 +97,20 @@ def test_no_imports_go_in_a_circle() -> None:
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}
     assert circles(graph) == [["b", "c"]]
-    assert "effects.api" in imports()["effects.alert_check"]
+    assert "effects.calls.enqueue" in imports()["effects.operate.alert_check"]
 
 
-def test_a_class_name_stands_for_one_class() -> None:
-    places: dict[str, list[str]] = {}
+def test_a_class_name_stands_for_one_class_in_a_room() -> None:
+    places: dict[tuple[str, str], list[str]] = {}
     for path, node in nodes():
         if isinstance(node, ast.ClassDef) and node.name not in HANDLER_CLASSES:
-            places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+            places.setdefault((room_of(path), node.name), []).append(f"{name_of(path)}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_the_name_of_a_module_stands_for_one_or_two_in_a_room() -> None:
+    names = Counter((room_of(path), path.name) for path in modules() if path.name != "__init__.py")
+    assert {name: count for name, count in names.items() if count > SAME_NAME_MAX} == {}
 
 
 def test_a_module_keeps_no_state() -> None:
@@ -159,11 +168,11 @@ def test_the_readme_of_the_tests_lists_every_folder() -> None:
 
 # What is written once, and where. Each is looked for as a call in the syntax trees.
 TELLTALES = {
-    "create_ssl_context": "effects/http/client.py",
-    "fromtimestamp": "effects/moments.py",
-    "isprintable": "effects/text/unsafe.py",
-    "isdecimal": "effects/text/digits.py",
-    "NetworkError": "effects/http/client.py",
+    "create_ssl_context": "effects/kit/http/messages.py",
+    "fromtimestamp": "effects/kit/moments.py",
+    "isprintable": "effects/kit/text/unsafe.py",
+    "isdecimal": "effects/kit/text/unsafe.py",
+    "NetworkError": "effects/kit/http/messages.py",
 }
 
 
@@ -188,15 +197,15 @@ def test_the_message_for_a_number_above_0_is_written_once() -> None:
         for path, node in nodes()
         if isinstance(node, ast.Constant) and "must be above 0" in str(node.value)
     ]
-    assert sorted(places) == ["effects/arguments.py", "effects/retry.py"]
+    assert sorted(places) == ["effects/kit/arguments.py", "effects/retry.py"]
 
 
 def test_pages_are_walked_by_one_loop() -> None:
-    """A loop that asks `go_on` before each page stands in effects/walk.py alone."""
+    """A loop that asks `go_on` before each page stands in effects/store/db/walk.py alone."""
     loops = [
         name_of(path) for path, node in nodes() if isinstance(node, ast.While) and "go_on" in ast.unparse(node.test)
     ]
-    assert loops == ["effects/walk.py"]
+    assert loops == ["effects/store/db/walk.py"]
 
 
 def test_a_conflict_of_keys_is_decided_in_one_place() -> None:
@@ -210,4 +219,4 @@ def test_a_conflict_of_keys_is_decided_in_one_place() -> None:
             ),
         }.items()
     }
-    assert calls == {"raises": ["effects/idempotence.py"], "compares": ["effects/idempotence.py"]}
+    assert calls == {"raises": ["effects/store/idempotence.py"], "compares": ["effects/store/idempotence.py"]}

@@ -246,8 +246,8 @@ def test_a_list_with_a_bound_in_time_has_all_four() -> None:
 def test_commands_are_built_of_the_shared_parts() -> None:
     """The branch on `--json`, and options that several commands share, are written in effects/cli alone."""
     shared = re.compile(r"if as_json|as_json:|\"--(?:limit|older|newer|reason)\"")
-    allowed = {"effects/cli/results.py", "effects/cli/options.py", "effects/cli/output.py"}
-    streams = {"webhooks/effects_webhooks/commands/listen.py", "webhooks/effects_webhooks/commands/again.py"}
+    allowed = {"effects/cli/results.py", "effects/cli/options.py"}
+    streams = {"webhooks/effects_webhooks/commands/listen.py", "webhooks/effects_webhooks/commands/deliveries.py"}
     uses = {name_of(path) for path in _sources() if shared.search(path.read_text(encoding="utf-8"))}
     assert uses - allowed - streams == set()
 

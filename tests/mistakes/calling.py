@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from effects import Attempt, Done, JobType, NewJob, Retry, enqueue, enqueue_async, enqueue_many
-from effects.control import reschedule
+from effects.calls.control import reschedule
 from tests.mistakes.shop import Mistake, Shop
 from tests.support.scripted import Scripted
 
@@ -133,8 +133,23 @@ async def asynchronous() -> Done:
     return Done()
 
 
+def pack(order: dict) -> None:  # type: ignore[type-arg]
+    """Of a shop."""
+
+
+def packed(name: str, cure: str, payload: Any, **options: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.app().job("shop.pack")(pack).enqueue(payload, **options), cure)
+
+
 MISTAKES = [
+    packed("gives an object deep in a payload", "at `$.lines[1].price`", {"lines": [{}, {"price": object()}]}),
+    packed("gives an infinite number deep in a payload", "at `$.lines[0]`", {"lines": [float("inf")]}),
+    packed("gives half of a character in a payload", "at `$.name`", {"name": "party \ud83d"}),
+    packed("gives a list as the payload", "give a dict", [1]),
+    call("gives a negative delay", "from 0 (now)", delay=-1),
+    packed("writes `countdown=` as elsewhere", "give delay=", {}, countdown=60),
     call("misspells a job type", "is it 'scripted'?", job_type="scriptd"),
+    call("misspells a queue", "is it 'emails'?", queue="emials"),
     call("gives the class of a job type", "job_type is the class Scripted; give a text", job_type=Scripted),
     call("gives a payload of another class", "Expected `array`", payload={"moves": "done"}),
     call("gives a payload that is no JSON", "at `$.moves[0]`", payload={"moves": [object()]}),
@@ -155,7 +170,7 @@ MISTAKES = [
     Mistake("gives a session of another database", of_another_database, "pass effects="),
     Mistake("gives a session without an engine", of_a_bare_session, "or bind it"),
     Mistake("gives the same key with other data", conflict, "use another one for other content"),
-    Mistake("calls before `effects init`", without_tables, "run `effects init`"),
+    Mistake("calls before `effects init`", without_tables, " init`"),
     Mistake("writes to a database that is read-only", read_only, "read-only"),
     Mistake("gives one job to `enqueue_many`", one_for_many, "give a list of NewJob"),
     Mistake("has one bad job among many", bad_among_many, "jobs[1] (key 'order:0'): "),

@@ -54,6 +54,16 @@ def declare(name: str, cure: str, /, **attributes: Any) -> Mistake:
     return Mistake(name, lambda shop: shop.bare_app(order(**attributes)), cure)
 
 
+def decorated(name: str, cure: str, /, **policies: Any) -> Mistake:
+    def pack(order: dict[str, int]) -> None: ...
+
+    return Mistake(name, lambda shop: shop.bare_app().job("shop.pack", **policies)(pack), cure)
+
+
+def misspelt_hook(shop: Shop) -> None:
+    shop.bare_app().on("failed", print)  # type: ignore[arg-type]
+
+
 def registered(name: str, cure: str, *job_types: Any) -> Mistake:
     return Mistake(name, lambda shop: shop.bare_app(*job_types), cure)
 
@@ -84,6 +94,11 @@ MISTAKES = [
     declare("leaves a job type without a name", "dotted lower case, such as 'report.chunk'", name=""),
     declare("mistypes `on_unknown`", "give one of repeat, repeat_once, hold", on_unknown="holdd"),
     declare("gives a number as `retry`", "give a RetryPolicy", retry=3),
+    decorated("writes `max_attempts=` beside a job function", "retry=RetryPolicy(max_attempts=…)", max_attempts=3),
+    decorated("writes `timeout=` beside a job function", "time_limit_seconds=", timeout=3),
+    decorated("writes `delay=` beside a job function", "to each job: .enqueue(…)", delay=3),
+    declare("gives a class that JSON cannot be made into", "a dataclass, a msgspec Struct, or dict", payload=Shop),
+    Mistake("misspells a hook", misspelt_hook, "dead, unknown, paused"),
     declare("gives a negative time limit", "it must be above 0", time_limit_seconds=-1),
     declare("gives an instance as `payload`", "give a class", payload=Pack(1)),
     declare("gives a reserved share of 1", "give 0 to below 1", reserved_share=1.0),
@@ -100,6 +115,8 @@ MISTAKES = [
     option("gives a storage URL that is not known", "EFFECTS_STORAGE_URL", storage_url="ftp://bucket"),
     option("gives a schema with capitals", "give a plain lower-case identifier", schema="My Jobs"),
     option("gives another database's URL", "use sqlite or postgresql", url="mysql://root@localhost/shop"),
+    option("asks for sealed texts of errors without keys", "needs EFFECTS_KEYS", error_texts="sealed"),
+    option("gives a database file with a question mark in its name", "rename the file", url="sqlite:///a?b.db"),
     option("gives a file name as the database", "sqlite:///file.db", url="shop.db"),
     option("gives an in-memory database", "which no worker could share", url="sqlite://"),
     schedule("writes a crontab line with four fields", "give five fields", cron="0 7 * *"),

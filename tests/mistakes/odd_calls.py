@@ -49,6 +49,10 @@ def build_app(folder: Path, database_url: str) -> Effects:
     template.mkdir(parents=True)
     (template / "subject.txt").write_text("Hello")
     (template / "body.txt").write_text("Hello {{ name }}\n")
+    ready = folder / "emails" / "ready"
+    ready.mkdir()
+    (ready / "subject.txt").write_text("Ready")
+    (ready / "body.txt").write_text("{{ link }}\n")
 
     @reports.report("signups", params=Params, columns=("day",), consistency="single")
     def signups(params: Params) -> Any:
@@ -79,7 +83,7 @@ def calls(app: Effects) -> list[Call]:
     event = webhooks.deliver_webhook(webhooks.WebhookEvent("order.paid", {}, key="paid"), effects=app)
     withdrawn = webhooks.deliver_webhook(webhooks.WebhookEvent("order.paid", {}, key="withdrawn"), effects=app)
     webhooks.cancel_delivery(withdrawn.event_id, endpoint.id, actor="ann", effects=app)
-    cycle = {"template": "hello", "cron": "0 2 * * *", "link_to": BASE}
+    cycle = {"template": "ready", "cron": "0 2 * * *", "link_to": BASE}
     subscription = reports.subscribe("signups", {"day": "{slot_date}"}, to=ANN, effects=app, **cycle)
     credentials = reports.BucketCredentials("id", "secret")
     reports.add_bucket("customer", "s3://customer?region=eu-west-1", credentials, effects=app)

@@ -49,8 +49,7 @@ def without_templates(shop: Shop) -> object:
 
 def unset_transport(shop: Shop) -> object:
     app = mailing(shop)
-    send_templated_email("hello", to="ann@example.com", context={"name": "Ann"}, key="k", transport="bulk", effects=app)
-    return shop.why(app, "k")
+    return send_templated_email("hello", to="ann@example.com", context={"name": "Ann"}, transport="bulk", effects=app)
 
 
 def forgotten_server(shop: Shop) -> object:
@@ -148,7 +147,7 @@ MISTAKES = [
     mail("attaches a file that is not there", "cannot be read", attachments=["invoice.pdf"]),
     mail("attaches bytes without a name", "bytes need a name", attachments=[b"%PDF-1.7"]),
     mail("writes to localhost", "give an address of a domain", to="ann@localhost"),
-    Mistake("names a transport that is not set", unset_transport, "bulk"),
+    Mistake("names a transport that is not set", unset_transport, "is not set"),
     Mistake("sets no mail server", forgotten_server, "EFFECTS_SMTP_URL"),
     Mistake("sets no sender", without_sender, "EFFECTS_EMAIL_FROM"),
     Mistake("sets no folder of templates", without_templates, "EFFECTS_EMAIL_TEMPLATES"),

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 
 from effects import Attempt, Effects, JobType, RetryPolicy, enqueue, set_default
 from effects.cli.main import cli
-from effects.observation.evidence import find_evidence
-from effects.observation.sentences import sentence
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
+from effects.operate.evidence import find_evidence
+from effects.operate.sentences import sentence
 from effects.store.migrations import migrate
 from effects.worker import Worker
+from tests.support.log_lines import unconfigured_logging
 from tests.support.scripted import Scripted
 
 KEYS = f"k1={generate_key()},digest={generate_key()}"
@@ -69,9 +70,10 @@ class Shop:
 
     def effects(self, *arguments: object, url: str | None = "", env: dict[str, str] | None = None) -> str:
         """`effects …`, on the shop's database unless another URL, or None, is given: what it prints."""
-        named = ["--database-url", url or self.url] if url is not None else []
-        variables = {"EFFECTS_DATABASE_URL": None, "EFFECTS_APP": None, **(env or {})}
-        result = CliRunner(env=variables).invoke(cli, [*named, *map(str, arguments)], prog_name="effects")
+        named = None if url is None else url or self.url
+        variables = {"EFFECTS_DATABASE_URL": named, "EFFECTS_APP": None, **(env or {})}
+        with unconfigured_logging():
+            result = CliRunner(env=variables).invoke(cli, list(map(str, arguments)), prog_name="effects")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return f"{result.stdout}{result.stderr}"
@@ -112,5 +114,6 @@ def plain(message: str, shop: Shop) -> str:
     message = re.sub(r"20\d\d-\d\d-\d\d[ T][\d:.]+Z", "TIME", message)
     message = re.sub(r"\b(ep|msg|run)_[0-9A-Za-z]{8,}", r"\1_…", message)
     message = re.sub(r"[\w.-]+:\d+:[0-9a-f]{8}", "WORKER", message)
-    message = re.sub(r"\b(in|due) \d+ s\b", r"\1 N s", message)
+    message = re.sub(r"\b(in|due|due for) \d+ s\b", r"\1 N s", message)
+    message = re.sub(r'database="database [^"]+"', 'database="file /srv/shop/shop.db"', message)
     return re.sub(r"tests/mistakes/(\w+)\.py:\d+", r"shop/\1.py:7", message)  # the line may move

@@ -180,5 +180,5 @@ def test_odd_options_of_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 continue
     with pytest.raises(ConfigurationError, match="ALLOW_PRIVATE_ADDRESSES is a str; give True or False"):
         Effects(allow_private_addresses="false")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="QUEUES is a list; give a text"):
-        Effects(queues=["emails"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="queues is an int; give a list of str"):
+        Effects(queues=5)  # type: ignore[arg-type]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import socket
+import termios
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+
+from tests.support.waiting import wait_until
 
 _POLL_SECONDS = 0.02
 
@@ -68,6 +73,21 @@ def read_request(connection: socket.socket) -> bytes:
     while len(body) < length:
         body += connection.recv(65536) or _ended()
     return head + b"\r\n\r\n" + body
+
+
+def await_arrival(connection: socket.socket, *, unread_bytes: int = 0) -> None:
+    """Returns when the other side's kernel has what was sent; a `send` returns earlier.
+
+    Args:
+        unread_bytes: so many may still be on their way.
+    """
+    waiting = array.array("i", [0])
+
+    def has_arrived() -> bool:
+        fcntl.ioctl(connection, termios.TIOCOUTQ, waiting)
+        return waiting[0] <= unread_bytes
+
+    wait_until(has_arrived)
 
 
 def _ended() -> bytes:

@@ -3,9 +3,9 @@
     with SmtpPeer({"rcpt": "451 4.7.1 wait"}) as peer: … peer.url … peer.messages
 
 A script maps a stage to what happens there: a reply's text (CRLF inside makes it several lines), raw bytes, or CUT,
-RESET or STALL. A list is used up one by one, then the stage is normal again. The stages are banner, ehlo, starttls,
-auth, mail, rcpt, data, body (within the message: what follows an answer there is silence), dot, rset, noop and quit;
-`rcpt ann@example.org` is that recipient alone.
+RESET or STALL. A list is used up one by one, then the stage is normal again. The stages are banner, ehlo, helo,
+starttls, auth, mail, rcpt, data, body (within the message: what follows an answer there is silence), dot, rset, noop
+and quit; `rcpt ann@example.org` is that recipient alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -42,7 +42,7 @@ OFFERS = ("PIPELINING", "SIZE 10000000", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUS
 _NORMAL = {
     "banner": "220 peer ready", "starttls": "220 2.0.0 go ahead", "auth": "235 2.7.0 welcome", "mail": "250 2.1.0 ok",
     "rcpt": "250 2.1.5 ok", "data": "354 go ahead", "rset": "250 2.0.0 ok", "noop": "250 2.0.0 ok",
-    "quit": "221 2.0.0 bye",
+    "quit": "221 2.0.0 bye", "helo": "250 peer",
 }  # fmt: skip
 _BODY_BYTES_READ = 100  # before a cut within the body
 
@@ -69,6 +69,7 @@ class SmtpPeer:
         offers: of EHLO.
         tls: offered as STARTTLS; with `implicit`, spoken from the first byte.
         accounts: user → password; AUTH is then offered, by these `mechanisms`, and checked.
+        accepts: whether an access token is good; AUTH is then offered by XOAUTH2 and OAUTHBEARER alone.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SmtpPeer:
         implicit: bool = False,
         accounts: Mapping[str, str] | None = None,
         mechanisms: Sequence[str] = ("PLAIN", "LOGIN"),
+        accepts: Callable[[str], bool] | None = None,
     ) -> None:
         self.messages: list[Received] = []
         self.commands: list[str] = []
@@ -88,7 +90,9 @@ class SmtpPeer:
             stage: step if isinstance(step, str | bytes | Act) else list(step) for stage, step in (script or {}).items()
         }
         self.offers, self.tls, self.implicit, self.accounts = tuple(offers), tls, implicit, dict(accounts or {})
-        self.mechanisms = tuple(mechanisms)
+        self.mechanisms = tuple(mechanisms) if accepts is None else ("XOAUTH2", "OAUTHBEARER")
+        self.accepts = accepts
+        self.refusal = "535 5.7.8 no such account"  # of a login; `{response}` and `{token}` repeat what it was told
         self._lock = threading.Lock()
         self._sessions: list[_Session] = []
         self._numbers = itertools.count(1)  # of connections, whichever thread comes first
@@ -177,9 +181,12 @@ class _Session:
 
     def _command(self, verb: str, line: str) -> None:
         match verb:
-            case "EHLO" | "HELO":
+            case "EHLO":
                 self._sender, self._recipients = None, []
                 self._do("ehlo", self._greeting())
+            case "HELO":
+                self._sender, self._recipients = None, []
+                self._do("helo")
             case "STARTTLS":
                 if self._do("starttls").startswith("220"):
                     self._begin_tls()
@@ -272,7 +279,7 @@ class _Session:
         secure = isinstance(self._wire, ssl.SSLSocket)
         if self._peer.tls is not None and not secure:
             offers.append("STARTTLS")
-        if self._peer.accounts:
+        if self._peer.accounts or self._peer.accepts is not None:
             offers.append(f"AUTH {' '.join(self._peer.mechanisms)}")
         return "\r\n".join([*(f"250-{offer}" for offer in offers[:-1]), f"250 {offers[-1]}"])
 
@@ -287,11 +294,29 @@ class _Session:
             case "LOGIN":
                 user = _decoded(*(initial or [self._asked("Username:")]))
                 authenticated = self._peer.accounts.get(user) == _decoded(self._asked("Password:"))
+            case "XOAUTH2" | "OAUTHBEARER":
+                response = (initial or [self._asked("")])[0]
+                if not self._has_token(mechanism.upper(), _decoded(response)):
+                    token = _decoded(response).split("Bearer ")[1].rstrip("\1")
+                    return self._peer.refusal.format(response=response, token=token)
+                authenticated = True
             case _:
                 user, _, digest = _decoded(self._asked("<1@peer>")).partition(" ")
                 secret = self._peer.accounts.get(user, "").encode()
                 authenticated = hmac.new(secret, b"<1@peer>", "md5").hexdigest() == digest
-        return "235 2.7.0 welcome" if authenticated else "535 5.7.8 no such account"
+        return "235 2.7.0 welcome" if authenticated else self._peer.refusal
+
+    def _has_token(self, mechanism: str, response: str) -> bool:
+        """A refusal is a challenge first, which is answered before there is a reply (RFC 7628, section 3.2.2)."""
+        assert self._peer.accepts is not None
+        *names, token, last, end = response.split("\1")
+        assert (last, end, token[:12]) == ("", "", "auth=Bearer "), response
+        assert names[0].startswith("user=" if mechanism == "XOAUTH2" else "n,a="), response
+        accepted = self._peer.accepts(token.removeprefix("auth=Bearer "))
+        if not accepted:
+            said = _decoded(self._asked('{"status":"invalid_token","schemes":"bearer","scope":"mail"}'))
+            assert said == ("" if mechanism == "XOAUTH2" else "\1")
+        return accepted
 
     def _asked(self, challenge: str) -> str:
         self._say(f"334 {base64.b64encode(challenge.encode()).decode()}")

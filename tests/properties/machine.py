@@ -149,8 +149,10 @@ class QueueMachine(OperatorMachine):
         owns = self.model.owner_of(ticket)
         settled = manual_worker.settle((ticket.job, ending), released=ticket.released)
         assert bool(settled.accepted) == (owns or self.model.recorded_as(ticket, decision.outcome))
+        job = self.model.jobs[ticket.job.id]
+        if settled.stale:
+            job.comes_late(ticket.job.lease_token, decision)
         if owns:
-            job = self.model.jobs[ticket.job.id]
             job.settled(decision, self.model.clock)
             if job.limit is not None and decision.pause_seconds:
                 self.model.pause(job.limit, decision.pause_seconds)

@@ -51,6 +51,8 @@ class ModelJob:
     vouched: bool = False  # an operator has confirmed its effect
     afresh: bool = False  # it was made to carry out once more what was done: nothing before it counts
     pruned: bool = False
+    proved: bool = False  # what was unknown of its attempts has turned out not to be done
+    late: dict[int, str] = field(default_factory=dict)  # token → the verdict that came too late
     log: dict[int, tuple[str, Verdict | None]] = field(default_factory=dict)  # token → outcome, verdict
     verdicts: list[Verdict | None] = field(default_factory=list)
 
@@ -61,7 +63,7 @@ class ModelJob:
     @property
     def unknown(self) -> bool:
         """Ended, and its effect may have happened."""
-        said = self.unknowns > 0 if self.key is None else self.holds and self.state == "unknown"
+        said = self.unknowns > 0 and not self.proved if self.key is None else self.holds and self.state == "unknown"
         return not self.live and self.status != "succeeded" and said
 
     @property
@@ -99,6 +101,25 @@ class ModelJob:
             self._learn(settlement.verdict)
         if self.live:
             self._go_back(settlement, clock)
+        self._resolve_late()
+
+    def comes_late(self, token: int, settlement: Settlement) -> None:
+        """What is said of an attempt that is lost or unknown is kept once."""
+        outcome, verdict = self.log.get(token, ("", None))
+        says = settlement.outcome and settlement.verdict in ("done", "not_done")
+        if says and (outcome == "lost" or verdict == "unknown") and token not in self.late and not self.pruned:
+            self.late[token] = str(settlement.verdict)
+            self._resolve_late()
+
+    def _resolve_late(self) -> None:
+        if not (self.open and self.unknown):
+            return
+        unknown = [token for token, (_, verdict) in self.log.items() if verdict == "unknown"]
+        if "done" in self.late.values():
+            self.state, self.vouched, self.closed = "done", True, True
+        elif self.requeued_from is None and all(self.late.get(token) == "not_done" for token in unknown):
+            self.state, self.proved = "refused", True
+            self.verdicts = ["not_done" if verdict == "unknown" else verdict for verdict in self.verdicts]
 
     def requeued(self, new_id: int, clock: float, *, afresh: bool) -> ModelJob:
         """Its effect, with all that was said of it, is the new job's; one that was done begins afresh."""
@@ -114,6 +135,7 @@ class ModelJob:
     def cancelled(self) -> None:
         self.status = "cancelled"
         self._learn(None)
+        self._resolve_late()
 
     def _go_back(self, settlement: Settlement, clock: float) -> None:
         self.rises = True
@@ -170,7 +192,7 @@ class Model:
         if any(link.status == "succeeded" or link.vouched for link in chain):
             return "done"
         lost = any(successor.requeued_from == job.id for successor in self.jobs.values())  # the successor is deleted
-        return "unknown" if lost or any(link.unknowns for link in chain) else "not_done"
+        return "unknown" if lost or any(link.unknowns and not link.proved for link in chain) else "not_done"
 
     def may_be_requeued(self, job: ModelJob, *, confirm_unknown: bool, confirm_done: bool) -> bool:
         if job.live or job.pruned or any(successor.requeued_from == job.id for successor in self.present):

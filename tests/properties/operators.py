@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from effects import Effects, JobNotFound, JobStateError
-from effects.retention import prune
-from effects.store.limits import rows as limit_rows
-from effects.store.operator import actions
-from effects.store.operator import resolve as resolution
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import requeue
+from effects.app.retention import prune
+from effects.operate.tables.audit import audit
+from effects.store.effects import requeue as resolution
+from effects.store.effects.requeue import requeue
+from effects.store.limits import key_limits as limit_rows
+from effects.store.queue import cancellation
 from tests.properties.model import Model, ModelJob
 
 STEP_SECONDS = 50.0  # no lease, deadline or delay is a multiple of it, so real time in between changes nothing
@@ -60,7 +60,9 @@ class OperatorMachine(RuleBasedStateMachine):
             if word == "ignore":
                 resolution.ignore(self.app.store, self.app.ledgers, job.id, actor="test", reason="so be it")
             else:
-                resolution.resolve(self.app.store, self.app.job_types, self.app.ledgers, job.id, word, actor="test")  # type: ignore[arg-type]
+                resolution.resolve_unknown(
+                    self.app.store, self.app.job_types, self.app.ledgers, job.id, word, actor="test"
+                )  # type: ignore[arg-type]
         except (JobNotFound, JobStateError):
             assert not allowed
             return
@@ -82,7 +84,7 @@ class OperatorMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         job = self._one(data)
         try:
-            answer = actions.cancel(self.app.store, self.app.ledgers, job.id, actor="test")
+            answer = cancellation.cancel(self.app.store, self.app.ledgers, job.id, actor="test")
         except (JobNotFound, JobStateError):
             assert not job.live
             return

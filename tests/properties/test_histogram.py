@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from effects import histogram
+from effects.kit import histogram
 
 DURATIONS = st.lists(st.floats(0.0, histogram.BOUNDS[-1]), min_size=1, max_size=200)
 SHARES = st.sampled_from([0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 1.0])

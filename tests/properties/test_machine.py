@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy.exc import IntegrityError
 
 from effects import Effects
-from effects.app import installed_tables
+from effects.app.effects import installed_tables
 from effects.store.db.store import Statement, Store
 from effects.store.queue import liveness, settle_sql
 from tests.conftest import AppFactory

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
 from effects import Cancelled, Effects, Job
-from effects.model.settlement import Execution, Settlement
+from effects.model.settlement import Settlement
 from effects.store.queue.settle import Settled, settle
 from effects.worker import Worker
 from effects.worker.claiming.batch_loader import BatchLoader
-from effects.worker.machine.runtime import Runtime
 from effects_reports import open_result, report_status, request_report
 from tests.cli.conftest import _logging
 from tests.conftest import AppFactory
 from tests.reports.shop import REPORTS, fill
 from tests.support.manual_workers import ManualWorker, rows
+from tests.support.worker_parts import KeptSettlements, Releasing, context_of
 
 __all__ = ["_logging"]
 
@@ -76,16 +75,6 @@ def content(app: Effects, run_id: str) -> bytes:
     return b"".join(open_result(run_id, effects=app))
 
 
-class Released:
-    """Every attempt is released as soon as it asks."""
-
-    def would_block(self) -> bool:
-        return False
-
-    async def release(self, execution: Execution) -> bool:
-        return True
-
-
 class ReportWorker(ManualWorker):
     """A worker of one queue, moved by hand: claim a job, perform it, settle it, each when the test says so."""
 
@@ -94,16 +83,11 @@ class ReportWorker(ManualWorker):
 
     def perform(self, job: Job) -> Settlement:
         """What the attempt asks to be written; nothing is."""
-        settled: list[Settlement] = []
-        loader = BatchLoader(
-            self.app, lambda execution: True, settled.append, Runtime(), bounded=lambda brisk: nullcontext(),
-            releases_async=Released(),
-        )  # fmt: skip
-        attempts = loader.attempts([job])
-        for attempt in attempts:
+        kept = KeptSettlements()
+        for attempt in BatchLoader(context_of(self.app), kept, Releasing()).attempts([job]):
             attempt.start()
-            settled.append(attempt.run())
-        [settlement] = settled
+            kept.add(attempt.run())
+        [settlement] = kept.settlements
         return settlement
 
     def decide_cancelled(self, job: Job) -> Settlement:

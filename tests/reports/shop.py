@@ -80,6 +80,19 @@ def fresh_report(since: Since) -> sa.Select[Any]:
     return sa.select(orders).where(since.new_rows(orders))
 
 
+class Starved:
+    """A mapping that runs out of memory once."""
+
+    def __init__(self) -> None:
+        self.is_starved = True
+
+    def __call__(self, batch: Any) -> Any:
+        is_starved, self.is_starved = self.is_starved, False
+        if is_starved:
+            raise MemoryError
+        return batch
+
+
 REPORTS: tuple[ReportDefinition, ...] = (
     orders_report, lines_report, euros_report, totals_report, primes_report, frozen_report,
     fresh_report,

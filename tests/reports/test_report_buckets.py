@@ -18,10 +18,11 @@ import pytest
 import sqlalchemy as sa
 import trustme
 
-from effects import ConfigurationError, Effects, EnqueueError, Fixed, KeyUnavailable, RetryPolicy
-from effects.secrets.keys import generate_key
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import requeue
+from effects import ConfigurationError, Effects, EnqueueError, Fixed, KeyUnavailable, RetryPolicy, enqueue
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
+from effects.store.effects.requeue import requeue
 from effects_reports import (
     BucketCredentials,
     BucketInvalid,
@@ -152,6 +153,27 @@ def fates(wire: CutS3, *by_number: Fate) -> None:
     wire.judge = lambda method, target, number: dict(enumerate(by_number)).get(number - first)
 
 
+@ON_SQLITE
+@pytest.mark.parametrize("notice", ["none", "of another bucket", "of another run"])
+def test_a_bucket_gets_only_what_was_requested_with_it(
+    app: Effects, s3_server: str, bucket: str, wire: CutS3, notice: str
+) -> None:
+    """Whoever can write a job might pair one customer's run with another's bucket."""
+    add_bucket("other", f"s3://{bucket}/other?endpoint={wire.url}", CREDENTIALS, effects=app)
+    notices = {"none": (), "of another bucket": bucket_notice("other"), "of another run": ()}
+    run_id = request_report("orders", key="theirs", notify=notices[notice], effects=app).run_id
+    drain(app)
+    payload = {"run_id": run_id, "bucket": "acme", "object": "stolen.csv"}
+    if notice == "of another run":
+        request_report("orders", key="own", notify=Notify(job_type="report.deliver", payload=payload), effects=app)
+    else:
+        enqueue("report.deliver", payload, effects=app)
+    drain(app)
+    assert "stolen" not in "".join(objects(s3_server, bucket))
+    [letter] = list_dead(app.store, app.ledgers, DeadFilters())
+    assert letter.error_code == "not_asked"
+
+
 @pytest.mark.usefixtures("either_way")
 def test_a_file_is_delivered_once(app: Effects, s3_server: str, bucket: str, wire: CutS3) -> None:
     run_id = request_report("orders", notify=bucket_notice("acme"), effects=app).run_id
@@ -217,6 +239,19 @@ def test_an_answer_without_what_it_should_hold_is_no_refusal(app: Effects, wire:
     fates(wire, *[None] * number, ANSWER % (b"200 OK", 100, b"", b"<Init"))
     settlement = worker.do(worker.claim_one())
     assert (settlement.status, settlement.error_code) == ("failed", "bad_answer")
+
+
+@ON_SQLITE
+@pytest.mark.parametrize(
+    "cut", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 206 OK\r\nContent-Range: by"], ids=["line", "header"]
+)
+def test_an_answer_that_is_cut_in_its_head_is_no_refusal(app: Effects, wire: CutS3, cut: bytes) -> None:
+    """Whose object is there stands in the head."""
+    worker, _ = ready(app)
+    fates(wire, cut)
+    settlement = worker.do(worker.claim_one())
+    assert (settlement.status, settlement.error_code) == ("failed", "bad_answer")
+    assert wire.calls() == ["GET"]
 
 
 @ON_SQLITE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command

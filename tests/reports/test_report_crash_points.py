@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from effects import Effects, crashpoints
-from effects.retention import prune
+from effects import Effects
+from effects.app.retention import prune
+from effects.kit import crashpoints
+from effects.operate.tables.audit import audit
 from effects.retry import DAY_SECONDS
-from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_reports import report_status, request_report
 from tests.reports.conftest import content

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from effects import Effects
 from effects_reports import DefinitionInvalid, ParamsInvalid, Replica, ReportRefused, explain_report, report
-from effects_reports.runs.cursor import key_from_json, key_to_json
+from effects_reports.source.paging import key_from_json, key_to_json
 from effects_reports.source.statements import proved_unique
 from tests.reports.shop import orders
 

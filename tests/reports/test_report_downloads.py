@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from effects import Effects, KeyUnavailable, ObjectMissing
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_reports import (
     LinkExpired,
     LinkInvalid,
@@ -22,8 +22,7 @@ from effects_reports import (
     request_report,
 )
 from effects_reports.delivery import link_tokens
-from effects_reports.results.links import read_link
-from effects_reports.results.ranges import UnsatisfiableError, asked_range
+from effects_reports.downloads import UnsatisfiableError, asked_range, read_link
 from tests.reports.conftest import Shop, content, drain
 from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
@@ -207,7 +206,7 @@ def test_a_link_outlives_the_rotation_of_its_key_and_not_its_end(app: Effects, r
 def test_a_file_is_read_no_further_for_a_client_that_has_left(
     app: Effects, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("effects.storage.local.PIECE_BYTES", 100)
+    monkeypatch.setattr("effects.kit.files.local.PIECE_BYTES", 100)
     scope = {
         "type": "http", "method": "GET", "headers": [], "path": urlsplit(download_url(run_id, BASE, effects=app)).path,
     }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import duckdb
 import msgspec
 import pyarrow
 import pyarrow.parquet
@@ -226,3 +227,36 @@ def test_files_that_are_missing_mixed_or_elsewhere(make_app: MakeApp, folder: Pa
 def test_a_wrong_declaration_is_named(options: dict[str, Any], message: str, make_app: MakeApp) -> None:
     with pytest.raises(DefinitionInvalid, match=message):
         make_app(**options)
+
+
+EXACT = {
+    "INTERVAL '1 month 25 hours'": "1 month 25:00:00",
+    "TIMESTAMP_NS '2026-01-01 00:00:00.123456789'":
+        "2026-01-01 00:00:00.123456789",
+    "CAST(0.1 AS FLOAT)": "0.1",
+    "[INTERVAL '1 month']": '["1 month"]', "DATE '12026-01-01'": "12026-01-01",
+    "'50%% :x ? $$'": "50%% :x ? $$",
+    "TIMESTAMP '2026-01-01'": "2026-01-01 00:00:00", "CAST(1.50 AS DECIMAL(5, 2))": "1.50", "1e30::HUGEINT % 7": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [("number",), ()], ids=["by key", "whole"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
+def test_values_that_python_has_not_are_what_duckdb_prints(make_app: MakeApp, key: tuple[str, ...]) -> None:
+    cells = ", ".join(f"{value} AS c{number}" for number, value in enumerate(EXACT))
+    columns = ("number", *(f"c{number}" for number in range(len(EXACT))))
+    app = make_app(f"SELECT number, {cells} FROM visits WHERE number < 3", columns=columns, key=key, params=None)
+    [_, first, *_] = csv_rows(content(app, made(app)))
+    with duckdb.connect() as connection:
+        printed = [str(connection.sql(f"SELECT CAST({value} AS VARCHAR)").fetchall()[0][0]) for value in EXACT]
+    assert first[1:] == [text or own for text, own in zip(EXACT.values(), printed, strict=True)]
+
+
+@pytest.mark.parametrize("value", ["DATE 'infinity'", "TIMESTAMPTZ '-infinity'", "TIMESTAMP 'infinity'"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # the database decides nothing here
+def test_infinity_is_refused_by_its_column(make_app: MakeApp, value: str) -> None:
+    """Python would take it for the last day of the year 9999."""
+    app = make_app(f"SELECT number, {value} AS valid_to FROM visits", columns=("number", "valid_to"), params=None)
+    status = report_status(made(app), effects=app)
+    assert (status.state, status.error_code) == ("failed", "duckdb")
+    assert "the column valid_to holds infinity" in str(status.error_text)

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects, KeyUnavailable
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_reports import Notify, ReportInvalid, download_url, mail_notice, request_report, resume_report
 from tests.reports.conftest import Shop, content, drain, file_ready
 from tests.reports.served import BASE, ask

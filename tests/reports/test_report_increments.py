@@ -123,8 +123,7 @@ def test_a_run_waits_for_one_that_is_under_way(app: Effects) -> None:
     worker = ReportWorker(app)
     settle(app)
     first, second = (request_report("new_entries", effects=app).run_id for _ in range(2))
-    planned = worker.do_next()
-    waiting = worker.do_next()
+    planned, waiting = map(worker.do, worker.claim())
     assert (planned.outcome, waiting.outcome, waiting.error_code) == ("succeeded", "snoozed", "run_under_way")
     assert report_status(second, effects=app).state == "planning"
     cancel_report(second, effects=app)

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Attempt, Effects, JobType, KeyUnavailable, Sensitive, enqueue
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_reports import Notify, cancel_report, report_status, request_report
 from tests.reports.conftest import ReportWorker, Shop, drain
 from tests.reports.served import BASE

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from effects.retention import prune
+from effects.app.retention import prune
+from effects.operate.tables.audit import audit
 from effects.retry import DAY_SECONDS
-from effects.store.operator.audit import audit
 from effects.worker import Worker
 from effects_reports import report_status, request_report
 from tests.reports.conftest import content

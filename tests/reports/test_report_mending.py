@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects
-from effects.storage.boot import boot_id
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters, list_dead
+from effects.kit.files.local import boot_id
+from effects.operate.tables.audit import audit
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
 from effects_reports import (
     Notify,
     repair_reports,

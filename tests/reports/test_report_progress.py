@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from effects import Effects
 from effects_reports import report_status, request_report
-from effects_reports.runs.progress import progress_of
+from effects_reports.runs.state_machine import progress_of
 from effects_reports.tables.chunks import ChunkCounts
 from effects_reports.tables.runs import Run
 from tests.reports.conftest import ReportWorker
@@ -20,8 +20,8 @@ RUN = Run(
     id="rep_1", report="orders", key="k", state="running", params="{}", format="csv", dialect="excel",
     consistency="range", prefix="p", round=1, version=1, columns="[]", as_of=0.0, rows_total=1000,
     total_kind="exact", bytes_max=1, keep_seconds=1.0, repairs=0, snapshot=None, packing=None, snapshot_restarts=0,
-    progress_floor=0.0, error_code=None, error_text=None, created_at=0.0, planned_at=0.0, assembling_at=None,
-    ended_at=None, expires_at=None, read_from=None, read_position=None,
+    full_since=None, progress_floor=0.0, error_code=None, error_text=None, created_at=0.0, planned_at=0.0,
+    assembling_at=None, ended_at=None, expires_at=None, read_from=None, read_position=None,
 )  # fmt: skip
 
 

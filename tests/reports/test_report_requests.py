@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict, JobNotFound, SchemaMismatch, cancel
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.store.db.sql import Window
 from effects_reports import (
     ParamsInvalid,
@@ -24,7 +24,7 @@ from effects_reports import (
     request_report,
 )
 from effects_reports.api import find_reports
-from effects_reports.tables.lists import RunFilters
+from effects_reports.tables.runs import RunFilters
 from tests.reports.conftest import Shop, drain
 from tests.reports.shop import REPORTS, OrdersParams, fill
 from tests.support.manual_workers import row, rows, run_sql
@@ -207,6 +207,6 @@ def test_a_missing_report_is_reported(shop: Effects) -> None:
 
 def test_a_database_without_tables_names_the_command_to_run(empty_database_url: str) -> None:
     app = Effects(empty_database_url, reports=REPORTS)
-    with pytest.raises(SchemaMismatch, match="run `effects init`"):
+    with pytest.raises(SchemaMismatch, match=r"run `effects .*init`"):
         request_report("orders", effects=app)
     app.dispose()

@@ -15,7 +15,7 @@ from sqlalchemy import Column, Integer, MetaData, Table
 
 from effects import Effects, Refused
 from effects_reports import Since, cancel_report, repair_reports, report, report_status, request_report, resume_report
-from effects_reports.jobs.increment import WAIT_SECONDS
+from effects_reports.jobs.plan import WAIT_SECONDS
 from tests.reports.conftest import Files, ReportWorker, Shop, content, drain
 from tests.reports.shop import csv_rows
 from tests.reports.steps import assembling, lose_snapshot, second_part, settle, state, undisturbed

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_reports import find_report, list_subscriptions, request_report, subscribe
 from tests.reports.conftest import Shop, drain, file_ready
 from tests.reports.served import BASE

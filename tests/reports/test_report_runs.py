@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Attempt, Effects, JobType, KeyUnavailable, Sensitive, enqueue
-from effects.secrets.keys import generate_key
-from effects.store.operator.audit import audit
-from effects.store.rotate import count_keys, rotate
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
+from effects.operate.tables.rotate import count_keys, rotate
 from effects_reports import (
     Notify,
     ReportInvalid,
@@ -101,7 +101,7 @@ def _unpacked(file: str, packed: bytes) -> bytes:
     if file.endswith(".zst"):
         import zstandard  # noqa: PLC0415
 
-        return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read()
+        return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
     return packed
 
 

@@ -24,7 +24,7 @@ from effects_reports import (
     sql_report,
     workbook_report,
 )
-from effects_reports.formats import xlsx
+from effects_reports.formats import fragments as sheet_rows
 from tests.reports.conftest import ReportWorker, Shop, content, drain, refused
 from tests.reports.shop import euros_report, fill, fresh_report, lines_report, orders, primes_report, totals_report
 from tests.support.manual_workers import rows
@@ -92,7 +92,7 @@ def test_a_sheet_keeps_its_own_formats_beside_those_of_others(shop_factory: Shop
 def test_a_full_sheet_goes_on_under_a_name_that_no_other_has(
     shop_factory: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(xlsx, "ROWS_MAX", 40)
+    monkeypatch.setattr(sheet_rows, "ROWS_MAX", 40)
     app = shop_factory(reports=[workbook_report("both", {"Rows": cheap, "rows 2": cheap})])
     fill(app, 100)
     run_id = request_report("both", effects=app).run_id

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from effects import JobStateError, Refused
-from effects.storage.local import LocalStorage
-from effects.store.operator.audit import audit
-from effects.store.operator.requeue import requeue
+from effects.kit.files.local import LocalStorage
+from effects.operate.tables.audit import audit
+from effects.store.effects.requeue import requeue
 from effects_reports import (
     ReportNotFound,
     ReportStateError,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from effects import ConfigurationError, Effects, KeyUnavailable
-from effects.scheduling.firing import fire_now
-from effects.secrets.keys import generate_key
-from effects.store.operator.dead_letters import DeadFilters, DeadLetter, list_dead
-from effects.store.schedules.states import read_states
+from effects import ConfigurationError, Effects, KeyUnavailable, enqueue
+from effects.app.firing import fire_now
+from effects.keys.encryption import generate_key
+from effects.operate.tables.dead_letters import DeadFilters, DeadLetter, list_dead
+from effects.operate.tables.schedule_states import read_states
 from effects_reports import (
     BucketCredentials,
     BucketInvalid,
@@ -99,6 +99,20 @@ def test_subscribers_of_one_report_share_a_run(app: Effects, tmp_path: Path) -> 
     assert sorted(run.params["above"] for run in list_reports(effects=app)) == [30, 60]
     fire(app, SLOT + timedelta(days=1))
     assert set(recipients(tmp_path).values()) == {2}
+
+
+@pytest.mark.parametrize("altered", [{"report": "big"}, {"params": {"above": 0}}, {"params": {}}])
+def test_subscribers_get_only_the_data_that_they_subscribed_to(
+    app: Effects, tmp_path: Path, altered: dict[str, Any]
+) -> None:
+    """A slot's job names the schedule and the data: whoever can write one might pair them otherwise."""
+    add(app, "ann@example.com", {"above": 30})
+    [name] = schedules(app)
+    payload = {"schedule": name, "slot": "x", "report": "orders", "params": {"above": 30}, "format": "csv"}
+    enqueue("report.subscribed", {**payload, **altered}, effects=app)
+    drain(app)
+    assert [letter.error_code for letter in dead(app)] in (["other_data"], ["ReportInvalid"])
+    assert recipients(tmp_path) == {}
 
 
 def test_a_second_subscription_of_a_recipient_is_the_first(app: Effects) -> None:

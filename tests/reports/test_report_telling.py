@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from effects import Attempt, Effects, JobType, RetryPolicy, Routing, Sensitive
-from effects.secrets.keys import generate_key
-from effects.store.operator.dead_letters import DeadFilters, list_dead
-from effects.store.operator.requeue import requeue
+from effects.keys.encryption import generate_key
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
+from effects.store.effects.requeue import requeue
 from effects_reports import Notify, ReportInvalid, repair_reports, request_report
 from tests.reports.conftest import ReportWorker, Shop, drain
 from tests.reports.shop import fill

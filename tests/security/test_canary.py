@@ -32,7 +32,7 @@ from effects import (
     Unknown,
     enqueue,
 )
-from effects.logs import JsonFormatter, TextFormatter
+from effects.kit.logs import JsonFormatter, TextFormatter
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.cli.conftest import effects as command
@@ -138,7 +138,8 @@ def canaries(shown: str) -> list[str]:
 
 @pytest.fixture
 def cage(app_factory: AppFactory) -> Effects:
-    return app_factory(job_types=[SendLetter()], keys=OLD_KEYS, allow_private_addresses=True)
+    """Texts of exceptions quote clear fields, and are shown to whoever has the keys: here they are not kept."""
+    return app_factory(job_types=[SendLetter()], keys=OLD_KEYS, allow_private_addresses=True, error_texts="none")
 
 
 def live_and_die(app: Effects, receiver: Receiver) -> None:
@@ -265,7 +266,7 @@ def test_a_database_error_does_not_quote_what_was_bound(cage: Effects, ear: Ear)
 
 def test_the_reprs_of_everything_that_holds_a_payload(cage: Effects, receiver: Receiver) -> None:
     from effects.store.claim.claim import claim  # noqa: PLC0415
-    from effects.store.claim.claim_request import ClaimRequest  # noqa: PLC0415
+    from effects.store.claim.lease import ClaimRequest  # noqa: PLC0415
 
     letter = Letter("done")
     enqueue("letter.send", letter, effects=cage)

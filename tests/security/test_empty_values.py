@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, EffectsError, enqueue
-from effects.secrets.signing import verify
+from effects.keys.signing import verify
 from effects_email import send_templated_email
 from effects_reports import ReportInvalid, download_url, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook, list_endpoints, rotate_secret

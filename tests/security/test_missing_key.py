@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 
 from effects import Attempt, Done, JobType, Outcome, Sensitive, Snooze, enqueue
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_email import send_templated_email
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks

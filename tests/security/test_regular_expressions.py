@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import signal
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.house.source import PACKAGES, modules
 from tests.support.attack_texts import attacks
+from tests.support.cpu_bounded import Squared, cpu_bounded
 from tests.support.sampling import sample
 
 LENGTH = 60_000
@@ -25,33 +24,13 @@ METHODS = (*ALL_MATCHES, "search", "match", "fullmatch")
 # Of texts that are cut before it sees them.
 OF_REPLY = "of a reply at most 512 characters are kept"
 BOUNDED = {
-    "effects_email.refusals._VARIABLE": OF_REPLY,
+    "effects_email.classify._VARIABLE": OF_REPLY,
     "effects_email.transport.replies.verdicts._ADDRESS": OF_REPLY,
     "effects_email.transport.replies.verdicts._LINE": OF_REPLY,
     "effects_email.transport.replies.verdicts._NAMES": OF_REPLY,
-    "effects_email.transport.smtp.fit._ADDRESS": "an address of an envelope has at most 320 characters",
+    "effects_email.transport.smtp.pool._ADDRESS": "an address of an envelope has at most 320 characters",
     "effects_reports.formats.values._SERVER_MOMENT": "what PostgreSQL prints for a moment",
 }
-
-
-class Squared(Exception):
-    """A text has taken far longer than in proportion to its length."""
-
-
-@contextmanager
-def cpu_bounded(seconds: float) -> Iterator[None]:
-    """Python asks for signals within a match, too."""
-
-    def end(*_: object) -> None:
-        raise Squared
-
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
 
 def uses() -> dict[str, tuple[re.Pattern[Any], set[str]]]:

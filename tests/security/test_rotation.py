@@ -13,12 +13,12 @@ import pytest
 from standardwebhooks import Webhook
 
 from effects import Effects, KeyUnavailable, NewJob, enqueue, enqueue_many
-from effects.secrets.keys import KeyRing
-from effects.secrets.sealing import open_payload, sealed_document
-from effects.store.rotate import KeyCount, count_keys, rotate
+from effects.keys.encryption import KeyRing
+from effects.keys.sealing import open_payload, sealed_document
+from effects.operate.tables.rotate import KeyCount, count_keys, rotate
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
-from effects_webhooks.sealed import open_secret
+from effects_webhooks.endpoint_values import open_secret
 from tests.cli.conftest import Answer
 from tests.cli.conftest import effects as command
 from tests.peers.http import Receiver, Request

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from typing import Annotated, Any, Generic, NamedTuple, NewType, TypedDict, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis.strategies import sampled_from, text
 from typing_extensions import TypeAliasType
 
 from effects import (
@@ -23,11 +26,11 @@ from effects import (
     enqueue,
     enqueue_many,
 )
+from effects.keys.sealing import open_payload, seal_payload
+from effects.kit.text.redact import HIDDEN, redact, secret_texts, sensitive_fields
 from effects.model.registry import Registry
-from effects.observation.evidence import job_evidence
-from effects.secrets.sealing import open_payload, seal_payload
-from effects.store.operator.requeue import requeue
-from effects.text.redact import HIDDEN, redact, secret_texts, sensitive_fields
+from effects.operate.evidence import job_evidence
+from effects.store.effects.requeue import requeue
 from effects.worker import Worker
 from tests.security.conftest import VaultFactory
 from tests.security.vault import CARD, DIGEST, NEW_KEYS, OLD, OLD_KEYS, Card, Charge, ChargeCard
@@ -323,6 +326,38 @@ def test_short_texts_are_not_redacted() -> None:
     assert redact("no one", []) == "no one"
     secrets = secret_texts({"a": ["long-one", "long"], "b": 123456}, ["a", "b"])
     assert redact({"x": ["a long-one", 123456, 7]}, secrets) == {"x": [f"a {HIDDEN}", HIDDEN, 7]}
+
+
+@given(
+    text(min_size=4, max_size=24), sampled_from([": {}.", "to={}", "'{}'", "<{}>", "({})", "https://{}/x", "a\n{}\nb"])
+)
+@example("orders", "{}")
+@example("a\nmiller", "{}")
+def test_no_whole_value_of_a_sensitive_field_is_shown(secret: str, around: str) -> None:
+    secrets = secret_texts(Login("ann", secret), ("code",))
+    for form in (secret, repr(secret), json.dumps(secret), quote(secret, safe="")):
+        shown = redact({form: [around.format(form)]}, secrets)
+        assert secret not in json.dumps(shown, ensure_ascii=False).replace(HIDDEN, "")
+        assert HIDDEN in shown[next(iter(shown))][0]
+
+
+@pytest.mark.parametrize("secret", ["hunter2", "s3cr3t", "ann@example.com", "Ann Smith", "correcthorsebattery"])
+def test_a_secret_that_is_no_plain_word_is_hidden_within_another_one(secret: str) -> None:
+    assert secret not in redact(f"x{secret}y", secret_texts(Login("ann", secret), ("code",)))
+
+
+@pytest.mark.parametrize(
+    "names",
+    ["template orders_ready: no 'day'", "orders.daily failed", "already ready_at orders-2026.csv", "12345 bytes"],
+)
+def test_a_word_or_a_number_of_a_sensitive_field_hides_no_longer_name(names: str) -> None:
+    secrets = secret_texts({"context": {"report": "orders", "state": "ready", "size": 2345, "x": "daily"}}, ["context"])
+    assert redact(names, secrets) == names
+
+
+def test_what_a_payload_holds_in_clear_is_no_secret() -> None:
+    assert secret_texts({"template": "orders", "context": ["orders", "miller"]}, ["context"]) == ["miller"]
+    assert secret_texts({"context": {"day": "miller", "since": 1}}, ["context"], clear=["since"]) == ["miller"]
 
 
 def test_a_schedule_stores_its_payload_in_clear_and_may_hold_no_secret(vault: VaultFactory) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from effects.secrets.signing import verify
-from effects.web_apps import Answer, content_length, wsgi_app
-from effects_email.transport.http_api.table import wait_of
-from effects_reports.results.ranges import UnsatisfiableError, asked_range
+from effects.keys.signing import verify
+from effects.kit.web_apps import Answer, content_length, wsgi_app
+from effects_email.transport.http_api.transport import wait_of
+from effects_reports.downloads import UnsatisfiableError, asked_range
 from effects_webhooks.classify import http_date, retry_after
-from effects_webhooks.listener import Listener
+from effects_webhooks.commands.listen import Listener
 from effects_webhooks.retry_rules import HINT_MAX_SECONDS
 
 NUMBERS = [

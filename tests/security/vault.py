@@ -15,7 +15,7 @@ from effects import (
     Retry,
     Sensitive,
 )
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 
 OLD, NEW, DIGEST = generate_key(), generate_key(), generate_key()
 OLD_KEYS = f"old={OLD},digest={DIGEST}"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 
-from effects.storage import Storage, open_storage
+from effects.kit.files import Storage, open_storage
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from effects.observation.doctor import examine
-from effects.store.operator.database_checks import DoctorFinding
+from effects.model.advice import DoctorFinding
+from effects.operate.doctor import examine
 from tests.conftest import AppFactory
 
 

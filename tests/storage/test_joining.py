@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from effects import ObjectMissing, StorageRefused, StorageUnavailable
-from effects.storage import Storage, Stored, joining
-from effects.storage.boot import boot_id
-from effects.storage.local import LocalStorage
+from effects.kit.files import Storage, Stored, local
+from effects.kit.files.local import LocalStorage, boot_id
 
 MIB = 1024 * 1024
 SIZES = (0, 1, 3 * MIB + 7, 9 * MIB)
@@ -61,7 +60,7 @@ def test_many_objects_are_appended_with_few_open_at_once(tmp_path: Path) -> None
         for size in sizes:
             put(storage, "part", bytes(size))
             out.append("part")
-            assert sum(not file.closed for file in files) <= joining.FILES_MAX
+            assert sum(not file.closed for file in files) <= local.FILES_MAX
         assert out.finish() == Stored("whole", sum(sizes), hashlib.sha256(bytes(sum(sizes))).hexdigest())
     assert all(file.closed for file in files)
 
@@ -98,8 +97,8 @@ def _nothing(real: Copy) -> Copy:
 @linux
 @pytest.mark.parametrize(
     "broken",
-    [*(_refusing(number) for number in sorted(joining._NOT_BY_KERNEL)), _refusing(errno.EXDEV, 1), _short, _nothing],
-    ids=[*(errno.errorcode[number] for number in sorted(joining._NOT_BY_KERNEL)), "EXDEV later", "short", "nothing"],
+    [*(_refusing(number) for number in sorted(local._NOT_BY_KERNEL)), _refusing(errno.EXDEV, 1), _short, _nothing],
+    ids=[*(errno.errorcode[number] for number in sorted(local._NOT_BY_KERNEL)), "EXDEV later", "short", "nothing"],
 )
 def test_what_the_kernel_does_not_copy_is_read_and_written(
     broken: Callable[[Copy], Copy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

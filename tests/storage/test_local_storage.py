@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Effects, ObjectMissing, StorageRefused, StorageUnavailable
-from effects.storage import open_storage
-from effects.storage.local import LocalStorage
-from effects.storage.names import UNFINISHED
-from effects.storage.os_errors import fate
+from effects.kit.files import open_storage
+from effects.kit.files.base import fate
+from effects.kit.files.local import LocalStorage
+from effects.kit.files.names import UNFINISHED
 
 
 def test_a_setting_names_a_folder_relative_to_the_working_directory(
@@ -100,7 +100,7 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from effects.storage.local import LocalStorage
+from effects.kit.files.local import LocalStorage
 with LocalStorage(Path(sys.argv[1])).writer("run/part") as writer:
     writer.write(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -140,7 +140,7 @@ _LIMITED = """
 import resource, sys
 from pathlib import Path
 from effects import StorageRefused
-from effects.storage.local import LocalStorage
+from effects.kit.files.local import LocalStorage
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 storage = LocalStorage(Path(sys.argv[1]))
 try:

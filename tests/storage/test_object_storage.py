@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,8 +12,10 @@ import httpx
 import pytest
 
 from effects import StorageRefused, StorageUnavailable
-from effects.storage import Storage, open_storage
-from effects.storage.disposition import attachment
+from effects.kit.files import Storage, open_storage
+from effects.kit.files.base import StorageFull
+from effects.kit.files.names import attachment
+from tests.peers.serving import Serving
 from tests.support.waiting import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
@@ -49,6 +52,30 @@ def test_a_bucket_that_is_not_there_is_refused(bucket_url: str) -> None:
     with pytest.raises(StorageRefused, match="the bucket does not exist: create it") as caught:
         storage.check()
     assert caught.value.code == "storage_bucket"
+
+
+@pytest.mark.parametrize(("status", "code"), [
+    (403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded"), (507, "InsufficientStorage"),
+])  # fmt: skip
+def test_a_full_bucket_is_told_from_one_that_refuses(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests-secret")
+
+    class Full(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(f"<Error><Code>{code}</Code></Error>".encode())
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with Serving(ThreadingHTTPServer(("127.0.0.1", 0), Full)) as server:
+        storage = open_storage(f"s3://full/x?region=us-east-1&endpoint=http://127.0.0.1:{server.port}")
+        assert storage.has_room(2**62)  # a bucket does not tell
+        with pytest.raises(StorageFull, match=f"the bucket is full .{code}.: make room or raise its quota"):
+            _put(storage, 1)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from effects import ObjectMissing, StorageRefused
-from effects.storage import Storage, Stored
+from effects.kit.files import Storage, Stored
 
 MIB = 1024 * 1024
 

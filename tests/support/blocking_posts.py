@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from effects.guarded.network import GuardedNetwork
+from effects.kit.guarded import GuardedNetwork
 from effects_webhooks.transport.exchange import WebhookExchange
 from effects_webhooks.transport.http import WebhookTransports
 

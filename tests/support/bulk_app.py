@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-import effects.bulk_job
+from effects.operate import bulk
 from tests.support.step_jobs_app import app
 
 __all__ = ["app"]
 
-effects.bulk_job.CHUNK = int(os.environ["BULK_CHUNK"])
+bulk.CHUNK = int(os.environ["BULK_CHUNK"])

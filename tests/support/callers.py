@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from effects import Effects, enqueue
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.store.db.urls import database_url as parse_url
 from effects_email import send_templated_email
 from effects_reports import report, request_report

@@ -19,5 +19,7 @@ DOCUMENTS = sorted(
     }
     - PLAYED
 )
-OWN_DATABASE = {Path("docs/from-django-post-office.md")}
+OWN_DATABASE = {
+    Path("docs/from-django-post-office.md"), Path("docs/tutorial-mail.md"), Path("docs/async-fastapi.md"),
+}  # fmt: skip
 RUN = ("$ effects ", "$ pytest ", "$ python -c ", "$ python manage.py ")

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
+from effects.keys.encryption import generate_key
 from effects.model.settlement import AttemptEnd
-from effects.secrets.keys import generate_key
-from effects.store.operator.actions import cancel
-from effects.store.operator.requeue import requeue
-from effects.store.operator.resolve import Resolution, ignore, resolve
+from effects.store.effects.requeue import Resolution, ignore, requeue, resolve_unknown
+from effects.store.queue.cancellation import cancel
 from effects_email import send_templated_email
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from tests.conftest import AppFactory
@@ -93,7 +92,7 @@ class EffectStates:
 
     def resolved(self, kind: str, job_id: int, resolution: Resolution) -> None:
         self.end(kind, HELD)
-        resolve(self.app.store, self.app.job_types, self.app.ledgers, job_id, resolution, actor="bob")
+        resolve_unknown(self.app.store, self.app.job_types, self.app.ledgers, job_id, resolution, actor="bob")
 
     def ignored(self, kind: str, job_id: int) -> None:
         self.end(kind, Refused("no"))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from effects.logs import JsonFormatter, TextFormatter
+from effects.kit.logs import JsonFormatter, TextFormatter
 
 
 class LogLines(logging.Handler):
@@ -18,6 +18,18 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines += [TextFormatter().format(record), JsonFormatter().format(record)]
+
+
+@contextmanager
+def unconfigured_logging() -> Iterator[None]:
+    """As in a process whose app sets up no logging: a command does. pytest's own handlers wait."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    root.handlers.clear()
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from effects.model.decision import decide
 from effects.model.job import AttemptId
 from effects.model.settlement import AttemptEnd, Execution, Settlement
 from effects.store.claim.claim import Claimed, claim
-from effects.store.claim.claim_request import ClaimRequest
+from effects.store.claim.lease import ClaimRequest
 from effects.store.queue.liveness import release, rescue
 from effects.store.queue.settle import Settled, settle
-from effects.store.workers.registration import WorkerIdentity, heartbeat, register
+from effects.store.workers import WorkerIdentity, heartbeat, register
 
 HEARTBEAT_SECONDS = 10.0
 LEASE_SECONDS = 120.0
@@ -84,6 +84,15 @@ def run_sql(app: Effects, statement: str, **parameters: Any) -> None:
     """What an operator would type."""
     with app.store.begin() as connection:
         connection.execute(text(statement), parameters)
+
+
+def all_but_late(app: Effects) -> dict[str, list[dict[str, Any]]]:
+    """`everything`, without what attempts keep of outcomes that came too late."""
+    contents = everything(app)
+    for attempt in contents["job_attempts"]:
+        for name in [name for name in attempt if name.startswith("late_")]:
+            del attempt[name]
+    return contents
 
 
 def everything(app: Effects) -> dict[str, list[dict[str, Any]]]:

@@ -73,10 +73,14 @@ class OddRow:
 def odd_rows(table: Table, *, postgresql: bool) -> Iterator[OddRow]:
     """Every column with everything that may be wrong with it."""
     for column in table.columns:
-        literals = _postgresql(column) if postgresql else _sqlite(column)
-        for literal in literals:
+        for literal in literals(column, postgresql=postgresql):
             for running in (False, True):
                 yield OddRow(column.name, literal, running)
+
+
+def literals(column: Column[object], *, postgresql: bool) -> list[str]:
+    """Everything that may be wrong with a column."""
+    return _postgresql(column) if postgresql else _sqlite(column)
 
 
 def _sqlite(column: Column[object]) -> list[str]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from effects import crashpoints
+import pytest
+
 from effects.cli.main import main as effects_command
+from effects.kit import crashpoints
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = "tests.support.step_jobs_app:app"
@@ -39,6 +43,8 @@ _context.set_forkserver_preload(
         "effects.cli.work",
         "effects_webhooks.wiring",
         "effects_email.wiring",
+        "effects_email.oauth.service",
+        "effects_email.oauth.service",
         "effects_reports.wiring",
     ]
 )
@@ -130,6 +136,56 @@ def effects(*arguments: str) -> None:
     """The console script."""
     sys.argv = ["effects", *arguments]
     effects_command()
+
+
+def typed(folder: str, words: Sequence[str]) -> None:
+    """What a console line runs, in its folder: `effects …`, `pytest …`, `python -c CODE …` or `python FILE …`."""
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    program, *arguments = words
+    if program == "pytest":
+        sys.exit(pytest.main([*arguments, "-p", "no:cacheprovider"]))
+    elif program == "effects":
+        effects(*arguments)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(arguments[1], {"__name__": "__main__"})
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it wrote."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+def run_typed(folder: Path, env: Mapping[str, str], *words: object, cwd: Path, stdin: bytes = b"") -> Ended:
+    """Run a console line to its end, in a process that is forked: what a start imports is there already.
+
+    Args:
+        folder: an existing one, for what goes in and comes out.
+        cwd: where it runs.
+    """
+    streams = [folder / f"typed-{name}" for name in ("in", "out", "err")]
+    streams[0].write_bytes(stdin)
+    with closing(Child(_on_streams, (streams, str(cwd), list(map(str, words))), env, streams[2])) as child:
+        code = child.wait()
+    out, err = (stream.read_text() if stream.exists() else "" for stream in streams[1:])
+    for stream in streams:
+        stream.unlink(missing_ok=True)
+    return Ended(code, out, err)
+
+
+def _on_streams(streams: Sequence[Path], cwd: str, words: Sequence[str]) -> None:
+    os.dup2(os.open(streams[0], os.O_RDONLY), 0)
+    os.dup2(os.open(streams[1], os.O_WRONLY | os.O_CREAT, 0o600), 1)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing has closed it
+    typed(cwd, words)
 
 
 def with_crash_point(run: Callable[..., object], *arguments: Any) -> None:

@@ -39,7 +39,7 @@ INDEX = '''
 
 from alembic import op
 
-from effects.extend import create_index_online
+from effects.extend.rows import create_index_online
 
 revision, down_revision, branch_labels, depends_on = "core_0003", "core_0002", None, None
 oldest_code = "core_0001"
@@ -74,14 +74,14 @@ oldest_code = "core_0004"
 def upgrade() -> None:
     op.drop_column("effects_workers", "oldest_unsettled_seconds")
 '''
-_WORKERS_ROW = "effects/store/workers/registration.py"
+_WORKERS_ROW = "effects/store/workers.py"
 _NEW_CODE = {
     _WORKERS_ROW: {
         "(id, host, pid, version, revisions,": "(id, zone, host, pid, version, revisions,",
         "VALUES (:id, :host,": "VALUES (:id, 'next', :host,",
         ",\n        oldest_unsettled_seconds = :oldest_unsettled_seconds": "",
     },
-    "effects/store/enqueue/insert_one.py": {'"routed": "true",': '"routed": "true", "channel": "\'main\'",'},
+    "effects/store/enqueue/new_rows.py": {'"routed": "true"}': '"routed": "true", "channel": "\'main\'"}'},
 }
 
 

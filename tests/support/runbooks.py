@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
 
 from effects import Effects
-from effects.store.operator.database_checks import DoctorFinding
+from effects.model.advice import DoctorFinding
 from effects.worker import Worker
 from tests.cli.conftest import Answer
 from tests.house.source import ROOT
@@ -126,7 +126,8 @@ class Operator:
 
     def _effects(self, arguments: list[str]) -> None:
         if arguments[0] == "work":
-            self.stack.enter_context(running(Worker(self.app())))
+            queues = dict.fromkeys(arguments[2::2], 1)  # work --queue NAME
+            self.stack.enter_context(running(Worker(self.app(), queues=queues or None)))
             return
         answer = self.command(*arguments)
         assert answer.exit_code == 0 or arguments == ["doctor"], (arguments, answer)

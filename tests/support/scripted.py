@@ -125,8 +125,6 @@ class AsyncScripted(Scripted):
     `block` lets no other handler go on, until the test opens the gate. `cancelled` counts those whose task was.
     """
 
-    queue = "async"
-
     def __init__(self, name: str = "scripted", **options: Any) -> None:
         super().__init__(name, **options)
         self.in_flight = self.cancelled = 0

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty
 from typing import Any
 
-from effects.worker.machine.file_changes import FileChanges, Readiness
-from effects.worker.machine.runtime import Runtime
+from effects.worker.machine.runtime import FileChanges, Readiness, Runtime
 from tests.support.waiting import PATIENCE_SECONDS
 
 STEP_SECONDS = 0.9  # less than the supervisor takes for a process that stood still

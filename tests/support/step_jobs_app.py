@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from effects import crashpoints
+from effects.kit import crashpoints
 from tests.support.step_jobs import step_jobs_app
 
 app = step_jobs_app(time_limit_seconds=float(os.environ.get("ERRAND_SECONDS", "30")))

@@ -14,7 +14,7 @@ from alembic.operations import Operations
 
 from effects import ConfigurationError, Done, Effects, enqueue
 from effects.store.db import revisions
-from effects.store.migrations.online import create_index_online
+from effects.store.migrations.migrate import create_index_online
 from tests.support.file_jobs import FILE, FileJob
 from tests.support.manual_workers import ManualWorker, rows, run_sql
 from tests.support.processes import Fleet

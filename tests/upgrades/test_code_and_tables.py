@@ -12,8 +12,8 @@ from alembic.operations import Operations
 
 from effects import Effects, SchemaMismatch, enqueue
 from effects.alembic import newest_revisions, upgrade
-from effects.exit_codes import ExitCode
-from effects.observation.doctor import examine
+from effects.kit.exit_codes import ExitCode
+from effects.operate.doctor import examine
 from effects.store.db import revisions
 from effects.web import Person, dashboard
 from tests.support.commands import command
@@ -89,7 +89,7 @@ def test_an_application_of_the_next_release_is_refused_by_the_database(
     """It does not look first; what it writes is not there."""
     code, output = following.run_program(ENQUEUE, **env)
     assert code == 1
-    assert "StoreRejected" in output
+    assert "SchemaMismatch: the tables of effects are missing, or of an older version" in output
     assert rows(app, "jobs") == []
     following.run("--app", APP, "init", **env)
     assert following.run_program(ENQUEUE, **env) == (0, "")

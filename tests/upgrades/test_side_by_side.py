@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from effects import Effects, NewJob, enqueue_many
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from tests.support.file_jobs import FILE, FileJob, written
 from tests.support.manual_workers import rows
 from tests.support.processes import Fleet
@@ -51,7 +51,8 @@ def test_two_releases_during_ten_thousand_jobs(
     assert Counter(row["status"] for row in history) == {"succeeded": JOBS}
     assert audit(app.store, app.ledgers) == []
     workers = {row["id"]: row["version"] for row in rows(app, "workers")}
-    assert {workers[row["worker"]] == NEXT.version for row in history} == {True, False}
+    done_at_first = [row for row in history if row["worker"]]  # of another, its attempts have the workers
+    assert {workers[row["worker"]] == NEXT.version for row in done_at_first} == {True, False}
     assert [row["zone"] for row in rows(app, "workers") if row["version"] == NEXT.version] == ["next"] * WORKERS
     wait_until(lambda: all("schema.newer" in old.output for old in olds))  # with a heartbeat
     assert [child.exit_code for child in olds] == [None] * len(olds)

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import pytest
 
 from effects import Done, Effects, Refused, Unknown, enqueue
-from effects.store.limits import rows as limit_rows
+from effects.store.limits import key_limits as limit_rows
 from effects.web import Dashboard, PageRequest, Person, dashboard
-from effects.web.people import Role
+from effects.web.security import Role
 from tests.conftest import AppFactory
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted

@@ -13,15 +13,15 @@ from typing import Any
 from sqlalchemy import literal_column, select, text
 
 from effects import Done, Effects, Refused, RetryPolicy, Schedule, Unknown, enqueue
+from effects.store import schedules
+from effects.store.limits import key_limits as limit_rows
 from effects.store.limits import queue_pauses
-from effects.store.limits import rows as limit_rows
-from effects.store.numbers.rows import WorkerRollup, write_rollups
-from effects.store.schedules import definitions
+from effects.store.numbers.rollups import WorkerRollup, write_rollups
 from effects.worker import Worker
 from effects_email import send_templated_email, suppress
 from effects_reports import BucketCredentials, add_bucket, bucket_notice, report, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
-from effects_webhooks.jobs.deliver import WebhookDelivery
+from effects_webhooks.jobs import WebhookDelivery
 from tests.peers.serving import Serving
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script, Scripted
@@ -89,7 +89,7 @@ def full_app(url: str, folder: Path) -> Effects:
 
 def fill(app: Effects, receiver: str) -> FullShop:
     """Put something on every page; a worker carries out what is sent."""
-    definitions.register(app.store, list(app.schedules.values()))
+    schedules.register(app.store, list(app.schedules.values()))
     good = add_endpoint(f"{receiver}/good", ["*"], description="Good partner", effects=app).id
     gone = add_endpoint(f"{receiver}/gone?token=x", ["order.*"], tenant=None, effects=app).id
     event = deliver_webhook(
@@ -158,7 +158,7 @@ def pages_of(shop: FullShop) -> list[str]:
     """Every page that needs no form."""
     return [
         "/", "/needs", "/needs?effect=not_done", "/decisions", "/jobs", "/jobs?status=dead", "/numbers",
-        "/numbers?range=1h", "/queues", "/workers", "/schedules", "/limits", "/bulk", "/health", "/audit", "/why",
+        "/numbers?newer=1h", "/queues", "/workers", "/schedules", "/limits", "/bulk", "/health", "/audit", "/why",
         "/settings", f"/jobs/{shop.dead}", f"/jobs/{shop.unknown}", "/needs/bulk?do=requeue&effect=not_done",
         f"/jobs/{shop.dead}/requeue", "/email/messages", f"/email/messages/{shop.mail}", "/email/templates",
         "/email/templates/show?name=welcome", "/email/suppressions", "/webhooks", f"/webhooks/endpoints/{shop.good}",

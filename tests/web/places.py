@@ -23,7 +23,7 @@ from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from effects import Effects
-from effects.store.web_sessions.sign_ins import mint_link
+from effects.operate.tables.sign_ins import mint_link
 from effects.web import PageRequest, Person, dashboard
 from effects.web.server import KEEP_ALIVE_SECONDS, DashboardServer
 from tests.support import needs

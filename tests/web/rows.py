@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from effects import Effects
-from effects.store.audit_log.entries import LogFilters, list_entries
+from effects.operate.tables.actions import LogFilters, list_entries
 
 if TYPE_CHECKING:
     from tests.web.conftest import Shop

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from effects import Effects
-from effects.store.web_sessions import sign_ins
+from effects.operate.tables import sign_ins
 from effects.web import Dashboard, Person, dashboard
 from effects.web.application import ACTS_PER_MINUTE
 from effects.web.doors import wsgi_door
@@ -46,7 +46,7 @@ def test_a_number_means_the_message_of_that_job_and_not_one_of_that_key(app: Eff
     assert ("Carl" in page, "Dora" in page) == (True, False)
     form = {"form_token": visitor.token(), "reason": "again", "render_again": "yes"}
     answer = visitor.post("/email/messages/requeue", {**form, "name": str(carl)})
-    assert (answer.status_code, f"the effect of job {carl} is done" in answer.text) == (409, True)
+    assert (answer.status_code, f"The effect of job {carl} is done" in answer.text) == (409, True)
 
 
 @pytest.mark.parametrize("name", ["x", "1.5", "9" * 30, "٣", "-1"])
@@ -138,7 +138,7 @@ def test_ids_that_are_typed_leave_nothing_behind(visitor: Visitor) -> None:
 
 
 def test_no_word_of_a_persons_is_noted_before_it_is_checked(app: Effects, visitor: Visitor) -> None:
-    form = {"form_token": visitor.token(), "reason_shown": "victim@example.com was here"}
+    form = {"form_token": visitor.token(), "cause": "victim@example.com was here"}
     assert visitor.post("/email/suppressions/reveal", form).status_code == 400
     assert "reveal" not in {action for _, action in audit_actions(app)}
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from effects import Refused, Unknown, enqueue
-from effects.bulk_job import BulkJob
+from effects.app.late_jobs import BulkJob
 from effects.store.limits import queue_pauses
 from tests.support.manual_workers import ManualWorker
 from tests.support.scripted import Script
@@ -39,8 +39,8 @@ def unresolved(shop: Shop) -> int:
 def test_few_are_acted_on_at_once(shop: Shop, visiting: Visiting) -> None:
     die(shop, 3)
     visitor = visiting("operator")
-    assert "Requeue all: 4 jobs" in plain(visitor.get(f"{DEAD}&error_code=gone").text)
-    answer = visitor.act(f"{DEAD}&error_code=gone", reason="partner is back")
+    assert "Requeue all: 4 jobs" in plain(visitor.get(f"{DEAD}&code=gone").text)
+    answer = visitor.act(f"{DEAD}&code=gone", reason="partner is back")
     assert answer.status_code == 200
     assert "4 done" in plain(answer.text)
     assert unresolved(shop) == 2  # the others of the shop
@@ -50,7 +50,7 @@ def test_few_are_acted_on_at_once(shop: Shop, visiting: Visiting) -> None:
 def test_many_are_acted_on_by_a_worker_and_can_be_cancelled(shop: Shop, visiting: Visiting) -> None:
     die(shop, 110)
     visitor = visiting("operator")
-    answer = visitor.act(f"{DEAD}&error_code=gone", reason="partner is back")
+    answer = visitor.act(f"{DEAD}&code=gone", reason="partner is back")
     assert answer.status_code == 303
     page = answer.headers["location"]
     bulk_id = page.partition("?")[0].rpartition("/")[2]
@@ -68,7 +68,7 @@ def test_many_are_acted_on_by_a_worker_and_can_be_cancelled(shop: Shop, visiting
 def test_a_list_that_has_changed_is_shown_again(shop: Shop, visiting: Visiting) -> None:
     die(shop, 30)
     visitor = visiting("operator")
-    fields = visitor.form(f"{DEAD}&error_code=gone", "/needs/bulk")
+    fields = visitor.form(f"{DEAD}&code=gone", "/needs/bulk")
     assert fields["expected"] == "31"
     before = digest(shop)
     changed = visitor.post("/needs/bulk", {**fields, "expected": "12"})
@@ -82,12 +82,12 @@ def test_a_list_that_has_changed_is_shown_again(shop: Shop, visiting: Visiting) 
     [
         {"as_of": "x"}, {"as_of": "nan"}, {"as_of": "1e400"}, {"as_of": "1e17"}, {"expected": "-1"},
         {"expected": "many"}, {"do": "drop"},
-        {"do": "mark_done"}, {"effect": ""}, {"effect": "unknown"}, {"error_code": "x" * 300},
+        {"do": "mark_done"}, {"effect": ""}, {"effect": "unknown"}, {"code": "x" * 300},
     ],
 )  # fmt: skip
 def test_a_form_that_no_page_made_does_nothing(changes: dict[str, str], shop: Shop, visiting: Visiting) -> None:
     visitor = visiting("operator")
-    fields = visitor.form(f"{DEAD}&error_code=refused_by_peer", "/needs/bulk")
+    fields = visitor.form(f"{DEAD}&code=refused_by_peer", "/needs/bulk")
     before = digest(shop)
     assert visitor.post("/needs/bulk", {**fields, **changes}).status_code in (400, 409, 422)
     assert digest(shop) == before
@@ -118,15 +118,16 @@ def test_ages_are_those_of_the_preview(shop: Shop, visiting: Visiting) -> None:
         connection.execute(text(f"UPDATE {store.sql.jobs} SET created_at = {created}"))
         as_of = store.now(connection) - 600
     fields = visitor.form("/jobs/bulk?do=cancel&status=queued", "/jobs/bulk")
-    answer = visitor.post("/jobs/bulk", {**fields, "age": "15m", "as_of": str(as_of), "expected": "1"})
+    answer = visitor.post("/jobs/bulk", {**fields, "newer": "15m", "as_of": str(as_of), "expected": "1"})
     assert "1 done" in plain(answer.text)
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/jobs/bulk?do=cancel&status=queued&age=1000y", "/jobs?status=nope", "/numbers?range=9d", "/needs?effect=none",
-        "/webhooks/deliveries?state=x", "/reports?state=x", "/limits?paused=true",
+        "/jobs/bulk?do=cancel&status=queued&newer=1000y", "/jobs?status=nope", "/jobs?status=failed",
+        "/numbers?newer=9d", "/needs?effect=none",
+        "/webhooks/deliveries?status=x", "/reports?status=x", "/limits?paused=true",
     ],
 )  # fmt: skip
 def test_a_filter_of_another_word_is_refused_and_not_left_aside(path: str, visiting: Visiting) -> None:
@@ -170,13 +171,13 @@ def test_a_viewer_sees_cases_and_decides_none(visiting: Visiting) -> None:
 def test_the_ticked_rows_are_acted_on_and_no_others(shop: Shop, visiting: Visiting) -> None:
     die(shop, 3)
     visitor = visiting("operator")
-    rows = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&error_code=gone").text)
+    rows = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&code=gone").text)
     assert len(rows) == 4
     ticked = "&".join(f"{row}=y" for row in rows[:2])
     answer = visitor.act(f"/needs/ticked?do=ignore&{ticked}", reason="test data")
     assert "2 done" in plain(answer.text)
     assert unresolved(shop) == 4
-    left = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&error_code=gone").text)
+    left = re.findall(r'name="(job-[0-9]+)"', visitor.get("/needs?effect=not_done&code=gone").text)
     assert left == rows[2:]
     again = visitor.act(f"/needs/ticked?do=ignore&{rows[1]}=y&{rows[2]}=y", reason="test data")
     assert "1 done, 1 refused" in plain(again.text)  # a colleague was faster with one of them

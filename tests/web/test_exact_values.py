@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from effects import enqueue
-from effects.store.limits import rows as limit_rows
-from effects.store.limits.status import show
+from effects.operate.tables.limit_status import show
+from effects.store.limits import key_limits as limit_rows
 from tests.support.scripted import Script
 from tests.web.browsing import Visitor, plain
 from tests.web.conftest import Shop, Visiting

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from effects.web import Person, dashboard
-from effects.web.readings import Readings, StillCountingError
+from effects.web.database import Readings, StillCountingError
 from tests.support.waiting import wait_until
 from tests.web.browsing import Visitor
 from tests.web.conftest import Shop, Visiting

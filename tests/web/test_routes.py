@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
+from effects.web.application import build_routes
 from effects.web.pages import installed_pages
-from effects.web.people import ROLES, Role
 from effects.web.routes import PageRoute
+from effects.web.security import ROLES, Role
 from effects.web.sessions import SignIn
-from effects.web.table import build_routes
 from tests.web.conftest import Shop, Visiting
 from tests.web.rows import digest
 

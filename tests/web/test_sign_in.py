@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from effects import ConfigurationError, Effects
-from effects.store.web_sessions import sign_ins
+from effects.operate.tables import sign_ins
 from effects.web.application import Dashboard
 from effects.web.server import DashboardServer
 from effects.web.sessions import SignIn

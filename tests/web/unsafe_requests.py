@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 from sqlalchemy import text
 
 from effects import enqueue
-from effects.bulk import BulkStarted, carry_out, preview
-from effects.store.bulk.operation import BulkAction
-from effects.store.operator.actions import cancel
-from effects.store.operator.dead_letters import DeadFilters
+from effects.operate.bulk import BulkStarted, carry_out, preview
+from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.tables.dead_letters import DeadFilters
+from effects.store.queue.cancellation import cancel
 from effects.web.exchange import FORM_TYPE
 from effects_email import send_templated_email, suppress
 from effects_reports import cancel_report, request_report
@@ -107,7 +107,7 @@ def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
     secret = list_secrets(shop.good, tenant=ANY_TENANT, effects=app)[0].id
     rotate_secret(shop.good, tenant=ANY_TENANT, effects=app)  # the last one may not be ended
     return {
-        "needs_bulk": ("/needs/bulk?do=ignore&effect=not_done&error_code=gone", {}),
+        "needs_bulk": ("/needs/bulk?do=ignore&effect=not_done&code=gone", {}),
         "needs_ticked": (f"/needs/ticked?do=requeue&job-{dead[2]}=y&job-{dead[3]}=y", {}),
         "jobs_ticked": (f"/jobs/ticked?do=cancel&job-{waiting[2]}=y", {}),
         "jobs_bulk": ("/jobs/bulk?do=cancel&status=queued&limit_key=smtp", {}),

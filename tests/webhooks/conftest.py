@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import event, text
 
 from effects import Effects, Outcome
-from effects.guarded.network import GuardedNetwork
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
+from effects.kit.guarded import GuardedNetwork
 from effects.worker import Worker
 from effects_webhooks.classify import classify
 from effects_webhooks.transport.exchange import WebhookExchange

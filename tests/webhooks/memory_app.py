@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from effects.guarded.network import GuardedNetwork
+from effects.kit.guarded import GuardedNetwork
 from effects_webhooks.classify import classify
 from tests.support.blocking_posts import BlockingTransports
 

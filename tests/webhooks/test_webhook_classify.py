@@ -6,7 +6,7 @@ import httpcore
 import pytest
 
 from effects import Refused, Retry, Unknown
-from effects.http.client import WIRE_ERRORS, record_fault
+from effects.kit.http.messages import WIRE_ERRORS, record_fault
 from effects_webhooks.classify import excerpt
 from effects_webhooks.transport.exchange import WebhookExchange
 from tests.webhooks.conftest import outcome_of

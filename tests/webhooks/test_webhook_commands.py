@@ -15,10 +15,11 @@ from typing import TypeAlias
 
 import httpx
 import pytest
+from sqlalchemy import text
 
+from effects import Effects
 from effects_webhooks import generate_secret, sign
-from effects_webhooks.commands.listen import _words
-from effects_webhooks.listener import Listener, Received
+from effects_webhooks.commands.listen import Listener, Received, _words
 from effects_webhooks.writing import BATCH
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver
@@ -30,10 +31,10 @@ Run: TypeAlias = Callable[..., Answer]
 
 @pytest.fixture
 def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`effects --database-url … webhooks …`, with a key and leave to reach loopback."""
+    """`effects webhooks …`, with a key and leave to reach loopback."""
     monkeypatch.setenv("EFFECTS_KEYS", KEYS)
     monkeypatch.setenv("EFFECTS_ALLOW_PRIVATE_ADDRESSES", "true")
-    return lambda *arguments: effects("--database-url", database_url, "webhooks", *arguments)
+    return lambda *arguments: effects("webhooks", *arguments, database_url=database_url)
 
 
 def test_an_endpoint_from_add_to_disable(run: Run) -> None:
@@ -54,6 +55,34 @@ def test_an_endpoint_from_add_to_disable(run: Run) -> None:
     ] == [(added.json["id"], "disabled", "they asked")]
     assert run("endpoints", "enable", added.json["id"]).exit_code == 0
     assert "active" in run("endpoints", "list").out
+
+
+def test_a_token_in_a_url_is_shown_only_where_that_is_recorded(run: Run, database_url: str) -> None:
+    url = "http://127.0.0.1:9/x?token=s3cret0"
+    added = run("endpoints", "add", url, "--description", "Initech", "--json")
+    endpoint = added.json["id"]
+    ensured = run("endpoints", "ensure", "crm", url, "--json")
+    hidden = [added, ensured, *(run(*words, *json) for json in ([], ["--json"]) for words in (
+        ("endpoints", "list"), ("endpoints", "show", endpoint), ("deliveries",), ("events",)))]  # fmt: skip
+    hidden += [run("endpoints", "change", endpoint, "--url", f"{url}1"), run("secrets", "list", endpoint)]
+    assert [answer for answer in hidden if "s3cret0" in answer.out + answer.err] == []
+    assert "Initech" in run("endpoints", "list").out
+    for words in (("endpoints", "list"), ("endpoints", "show", endpoint)):
+        assert "?token=s3cret0" in run(*words, "--show-url").out
+    logged = effects("--database-url", database_url, "log", "--action", "reveal", "--json").json
+    assert [entry["subject"] for entry in logged].count(endpoint) == 2
+
+
+def test_endpoints_that_fail_are_listed_first(run: Run, database_url: str) -> None:
+    good, failing = (run("endpoints", "add", f"http://127.0.0.1:9/{n}", "--json").json["id"] for n in (1, 2))
+    app = Effects(database_url)
+    with app.store.begin() as connection:
+        connection.execute(text(f"DELETE FROM {app.store.sql.webhook_health}"))
+        connection.execute(text(
+            f"INSERT INTO {app.store.sql.webhook_health} (endpoint_id, failing_since) "
+            f"VALUES ('{failing}', {app.store.sql.now})"))  # fmt: skip
+    app.dispose()
+    assert [endpoint["id"] for endpoint in run("endpoints", "list", "--json").json] == [failing, good]
 
 
 def test_ensure_may_be_run_on_every_deploy(run: Run) -> None:
@@ -314,7 +343,7 @@ def test_a_delivery_that_is_retrying_is_not_replayed(run: Run, database_url: str
     [job] = rows("SELECT id FROM effects_jobs WHERE job_type = 'webhook.deliver' AND status = 'failed'")
     assert (skipped.exit_code, skipped.out) == (1, "0 replayed, 1 skipped\n")
     assert f"job {job['id']} is retrying: only an ended job can be requeued" in skipped.err
-    assert f"`effects jobs run-now {job['id']}`" in skipped.err
+    assert f"`effects why {job['id']}`" in skipped.err
     recovered = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z")
     assert (recovered.exit_code, recovered.out) == (0, "0 replayed, 0 skipped\n")
     [advice] = re.findall(r"^1 still retrying: `effects (.+)` tries them now$", recovered.err, re.MULTILINE)

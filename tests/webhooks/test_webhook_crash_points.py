@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from effects import Effects, crashpoints
+from effects import Effects
+from effects.kit import crashpoints
 from effects.worker import Worker
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook, verify
 from tests.peers.http import Receiver

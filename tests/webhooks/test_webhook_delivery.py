@@ -12,9 +12,9 @@ import standardwebhooks
 from sqlalchemy import text
 
 from effects import Effects, Fixed, RetryPolicy
-from effects.observation.evidence import find_evidence
-from effects.secrets.keys import generate_key
-from effects.secrets.signing import parse_secret
+from effects.keys.encryption import generate_key
+from effects.keys.signing import parse_secret
+from effects.operate.evidence import find_evidence
 from effects_webhooks import (
     WebhookDelivery,
     WebhookEvent,
@@ -26,8 +26,8 @@ from effects_webhooks import (
     generate_secret,
     verify,
 )
-from effects_webhooks.routing import limit_key
 from effects_webhooks.tables import endpoint_rows as endpoint_table
+from effects_webhooks.writing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver
 from tests.webhooks.conftest import KEYS, Rows, drain, statements

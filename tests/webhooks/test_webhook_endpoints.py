@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
-from effects.store.limits import rows as limit_rows
-from effects.store.operator.audit import audit
-from effects.store.rotate import rotate as rotate_keys
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
+from effects.operate.tables.rotate import rotate as rotate_keys
+from effects.store.limits import key_limits as limit_rows
 from effects_webhooks import (
     EndpointInvalid,
     EndpointNotFound,
@@ -26,7 +26,7 @@ from effects_webhooks import (
     get_endpoint,
     send_test,
 )
-from effects_webhooks.routing import limit_key
+from effects_webhooks.writing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
 from tests.support.sampling import is_full

@@ -28,7 +28,7 @@ from effects_webhooks import (
     list_events,
     send_test,
 )
-from effects_webhooks.batch import send_lines
+from effects_webhooks.commands.send import send_lines
 from effects_webhooks.settings import WebhookSettings
 from tests.cli.conftest import Answer, effects
 from tests.conftest import AppFactory
@@ -72,6 +72,7 @@ class Holder:
         (lambda: EventType("order.paid", schema="{}"), "'order.paid': schema is a str; give a dict"),  # type: ignore[arg-type]
         (lambda: EventType("order.paid", schema={"of": Holder()}), r"'order.paid': schema is not JSON \(TypeError\)"),
         (lambda: EventType("order.paid", schema={"x": "x" * 300_000}), "schema has more than 256 KiB"),
+        (lambda: EventType("order.paid", big_integers="texts"), "'order.paid': big_integers"),  # type: ignore[arg-type]
     ],
 )
 def test_an_invalid_declaration_is_refused_where_it_is_made(make: Callable[[], Any], message: str) -> None:
@@ -228,3 +229,24 @@ def test_the_commands_list_them_and_send_their_examples(
     assert webhooks("test", endpoint.id, "--type", "order.paid").exit_code == 0
     assert [event.type for event in list_events(effects=declaring)] == ["order.paid"]
     assert effects("--database-url", database_url, "webhooks", "event-types").out == "no event types\n"
+
+
+EXACT = 2**53 - 1
+BIG = {"id": EXACT + 1, "of": [-EXACT - 1, EXACT, -EXACT, 10**40, 1.5e300, "7", True], "Größe": {"n": 2**63}}
+
+
+def test_big_integers_leave_as_texts_where_the_type_says_so(app_factory: AppFactory) -> None:
+    types = [EventType("a.texts", example=BIG, big_integers="text"), EventType("a.numbers", example=BIG)]
+    app = app_factory(job_types=[], keys=KEYS, allow_private_addresses=True, webhook_event_types=types)
+    endpoint = add_endpoint(URL, effects=app)
+    texts = {"id": str(EXACT + 1), "of": [str(-EXACT - 1), EXACT, -EXACT, str(10**40), 1.5e300, "7", True],
+             "Größe": {"n": str(2**63)}}  # fmt: skip
+    for event_type, expected in ((types[0], texts), (types[1], BIG)):
+        name = event_type.name
+        event = WebhookEvent(name, BIG, key=f"k:{name}")
+        event_id = deliver_webhook(event, effects=app).event_id
+        assert deliver_webhook(event, effects=app).event_id == event_id
+        test_id = send_test(endpoint.id, event_type=name, effects=app).event_id
+        for each in (event_id, test_id):
+            assert json.loads(get_event(each, effects=app).body)["data"] == expected
+        assert event_type.example_data() == expected

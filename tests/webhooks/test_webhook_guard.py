@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError
-from effects.guarded.addresses import allowed, private_networks
-from effects.guarded.network import GuardedNetwork
-from effects.http.resolving import Resolver, system_resolver
+from effects.kit.addresses import allowed, private_networks
+from effects.kit.guarded import GuardedNetwork
+from effects.kit.network import Resolver, system_resolver
 from effects_webhooks import EndpointInvalid
+from effects_webhooks.endpoint_values import check_url
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import check_url
 from tests.conftest import AppFactory
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports
@@ -84,7 +84,19 @@ def embeddings(address: str) -> list[str]:
     number = int(ipaddress.IPv4Address(address))
     low = f"{number >> 16:x}:{number & 0xFFFF:x}"
     prefixes = ("::ffff:", "::", "64:ff9b::", "64:ff9b:1::", "2600:1234::", "fd12:3456::", "fd00:64::", "fe80::5efe:")
-    return [address, f"::ffff:{address}", f"2002:{low}::", *(prefix + low for prefix in prefixes)]
+    inside = [f"::ffff:{address}", f"2002:{low}::", *(prefix + low for prefix in prefixes), *behind_nat64(address)]
+    return [address, *inside]
+
+
+def behind_nat64(address: str) -> list[str]:
+    """The address as an operator's NAT64 carries it, by the length of its prefix (RFC 6052 §2.2)."""
+    a, b, c, d = ipaddress.IPv4Address(address).packed
+    return [
+        f"2600:1234:{a:02x}{b:02x}:{c:02x}{d:02x}::", f"2600:1234:56{a:02x}:{b:02x}{c:02x}:{d:02x}::",
+        f"2600:1234:5678:{a:02x}{b:02x}:{c:02x}:{d:02x}00::", f"2600:1234:5678:9a{a:02x}:{b:02x}:{c:02x}{d:02x}::",
+        f"2600:1234:5678:9abc:{a:02x}:{b:02x}{c:02x}:{d:02x}00::",
+        f"fd12:3456:{a:02x}{b:02x}:{c:02x}{d:02x}::7",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("vendor", "source", "address"), METADATA)

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects_webhooks import EndpointInvalid
-from effects_webhooks.denied_headers import DENIED_KINDS, OWN_CREDENTIALS
-from effects_webhooks.headers import check_headers
+from effects_webhooks.endpoint_values import DENIED_KINDS, OWN_CREDENTIALS, check_headers
 
 # Kind and source → names. Each is tried in every spelling that some server folds to it.
 DENIED = {

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from effects import Done, Effects, Refused, Routing
-from effects.model.attempt import Attempt
+from effects.model.job import Attempt
 from effects.model.job_type import JobType
 from effects.model.settlement import Execution
-from effects.store.limits import rows as limit_rows
-from effects.store.limits import status as limit_status
-from effects.store.operator.audit import audit
+from effects.operate.tables import limit_status
+from effects.operate.tables.audit import audit
+from effects.store.limits import key_limits as limit_rows
 from effects.store.queue.settle import settle
 from effects.worker import Worker
 from effects_webhooks import (
@@ -27,8 +27,8 @@ from effects_webhooks import (
     enable_endpoint,
     get_endpoint,
 )
-from effects_webhooks.routing import limit_key
 from effects_webhooks.tables.ledger import DeliveryRecord
+from effects_webhooks.writing import limit_key
 from tests.conftest import AppFactory
 from tests.peers.http import Answer, Receiver, Request
 from tests.support.manual_workers import ManualWorker

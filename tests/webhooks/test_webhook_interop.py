@@ -15,7 +15,7 @@ import standardwebhooks
 import svix
 
 from effects import Effects
-from effects.secrets.signing import parse_secret
+from effects.keys.signing import parse_secret
 from effects.worker import Worker
 from effects_webhooks import (
     SecretInvalid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effects import Effects
-from effects.store.operator import actions
+from effects.store.queue import cancellation
 from effects.worker import Worker
 from effects_webhooks import (
     ANY_TENANT,
@@ -36,7 +36,7 @@ def test_deliveries_are_listed_by_endpoint_event_state_and_tenant(shop: Effects)
     bobs = add_endpoint(URL, tenant="bob", effects=shop).id
     order, user, foreign = send(shop, "ann"), send(shop, "ann", "user.new"), send(shop, "bob")
     cancelled = list_deliveries(event_id=user, tenant="ann", effects=shop).deliveries[0].job_id
-    actions.cancel(shop.store, shop.ledgers, cancelled, actor="test")
+    cancellation.cancel(shop.store, shop.ledgers, cancelled, actor="test")
 
     def pairs(**filters: object) -> set[tuple[str, str]]:
         page = list_deliveries(effects=shop, **filters)  # type: ignore[arg-type]

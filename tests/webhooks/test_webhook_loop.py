@@ -10,15 +10,15 @@ from collections.abc import Callable
 import pytest
 
 from effects import Effects
-from effects.guarded.network import GuardedNetwork
-from effects.store.limits.rows import set_limit
+from effects.kit.guarded import GuardedNetwork
+from effects.store.limits.key_limits import set_limit
 from effects.worker import Worker
 from effects.worker.machine.runtime import Runtime
 from effects.worker.queues.worker_queues import planned
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhooks
 from effects_webhooks.classify import describe
-from effects_webhooks.routing import limit_key
 from effects_webhooks.transport.exchange import WebhookExchange
+from effects_webhooks.writing import limit_key
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer, read_request
 from tests.support.blocking_posts import BlockingTransports
@@ -249,7 +249,7 @@ def test_the_end_of_the_loop_closes_idle_connections() -> None:
 @pytest.mark.parametrize("wait", [0.0, 60.0])
 def test_idle_connections_are_closed_though_no_request_follows(monkeypatch: pytest.MonkeyPatch, wait: float) -> None:
     monkeypatch.setattr("effects_webhooks.transport.http.SWEEP_SECONDS", 0.01)
-    monkeypatch.setattr("effects.http.loop_client.KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr("effects.kit.http.on_loop.KEEPALIVE_SECONDS", 0.05)
     ended = threading.Event()
 
     def behave(connection: socket.socket) -> None:

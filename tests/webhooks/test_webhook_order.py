@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from effects import Done, Effects, Outcome, Snooze
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_webhooks import (
     WebhookEvent,
     add_endpoint,
@@ -22,10 +22,10 @@ from effects_webhooks import (
     deliver_webhook,
     deliver_webhooks,
     disable_endpoint,
+    jobs,
     replay_event,
     writing,
 )
-from effects_webhooks.jobs import fan_out
 from tests.peers.http import Receiver
 from tests.support.manual_workers import ManualWorker
 from tests.support.sampling import is_full
@@ -39,7 +39,7 @@ CREATED, CANCELLED = "order.created", "order.cancelled"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than two unordered endpoints are many, and a page has two."""
     monkeypatch.setattr(writing, "FAN_OUT_ABOVE", 2)
-    monkeypatch.setattr(fan_out, "BATCH", 2)
+    monkeypatch.setattr(jobs, "BATCH", 2)
 
 
 def add_many(shop: Effects, url: str = NOWHERE, *, size: int = 3, **options: Any) -> None:

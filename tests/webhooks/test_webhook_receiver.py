@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from effects import ConfigurationError
-from effects.web_apps import BODY_BYTES_MAX
+from effects.kit.web_apps import BODY_BYTES_MAX
 from effects_webhooks import SecretInvalid, generate_secret, sign
 from effects_webhooks.receiver import Event, Receiving, SeenMessages, asgi_app, wsgi_app
 from tests.support.web_clients import lifespan

@@ -8,7 +8,7 @@ import pytest
 
 from effects import Effects, status
 from effects.errors import JobStateError
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_webhooks import (
     EndpointInvalid,
     EndpointNotFound,
@@ -25,7 +25,6 @@ from effects_webhooks import (
     replay_delivery,
     replay_event,
 )
-from effects_webhooks.admin import replay
 from tests.peers.http import Receiver
 from tests.support.refused_requeues import refuse_requeues_of
 from tests.webhooks.conftest import Rows, drain
@@ -149,7 +148,7 @@ def test_recovery_continues_where_it_stopped_and_touches_no_other_endpoint(shop:
 
 def test_a_recovery_leaves_what_fails_again_to_the_next_one(shop: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would send to an endpoint that refuses at once for as long as the two keep pace."""
-    monkeypatch.setattr(replay, "PAGE", 1)
+    monkeypatch.setattr("effects_webhooks.admin.deliveries.PAGE", 1)
 
     def fail_again(done: int) -> None:
         assert drain(shop) == {"dead": 1}

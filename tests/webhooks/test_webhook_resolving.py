@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from effects.guarded.network import GuardedNetwork
-from effects.http import resolving
-from effects.http.resolving import QUICK_MAX, SILENT_MAX, ResolverThreads
+from effects.kit import network
+from effects.kit.guarded import GuardedNetwork
+from effects.kit.network import QUICK_MAX, SILENT_MAX, ResolverThreads
 from tests.support.blocking_posts import BlockingTransports
 
 SECONDS = 20.0
@@ -51,7 +51,7 @@ def server() -> Iterator[NameServer]:
 
 
 @contextmanager
-def asking(threads: ResolverThreads, names: list[str]) -> Iterator[list[asyncio.Task[resolving.Answer]]]:
+def asking(threads: ResolverThreads, names: list[str]) -> Iterator[list[asyncio.Task[network.Answer]]]:
     yield [asyncio.create_task(threads.resolve(name, 443, SECONDS)) for name in names]
 
 
@@ -64,7 +64,7 @@ async def turns(server: NameServer, count: int) -> None:
 def test_names_that_all_stop_resolving_delay_others_only_briefly(
     server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolving, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(network, "SILENT_SECONDS", 0.05)
 
     async def run() -> None:
         threads = ResolverThreads(server)
@@ -80,7 +80,7 @@ def test_names_that_all_stop_resolving_delay_others_only_briefly(
 def test_names_that_are_known_as_silent_are_asked_by_few_threads(
     server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolving, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(network, "SILENT_SECONDS", 0.0)
 
     async def run() -> None:
         threads = ResolverThreads(server)
@@ -103,7 +103,7 @@ def test_names_that_are_known_as_silent_are_asked_by_few_threads(
 
 
 def test_a_name_that_resolves_again_is_no_longer_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolving, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(network, "SILENT_SECONDS", 0.0)
     gate = threading.Event()
 
     def late(host: str, port: int) -> list[str]:
@@ -137,7 +137,7 @@ def test_all_who_ask_for_a_name_meanwhile_get_one_answer(server: NameServer) -> 
 
 
 def test_a_caller_that_waits_too_long_gets_no_answer(monkeypatch: pytest.MonkeyPatch, server: NameServer) -> None:
-    monkeypatch.setattr(resolving, "SILENT_SECONDS", SECONDS)  # the lookups stay quick ones
+    monkeypatch.setattr(network, "SILENT_SECONDS", SECONDS)  # the lookups stay quick ones
 
     async def run() -> None:
         threads = ResolverThreads(server)

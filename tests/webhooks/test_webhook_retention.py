@@ -7,11 +7,10 @@ from datetime import timedelta
 import pytest
 
 from effects import Done, Effects, Refused, Snooze, enqueue
-from effects.retention import prune
-from effects.store.operator import resolve as resolution
-from effects.store.operator.audit import audit
+from effects.app.retention import prune
+from effects.operate.tables.audit import audit
+from effects.store.effects import requeue as resolution
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
-from effects_webhooks.tables import retention
 from tests.support.manual_workers import ManualWorker
 from tests.webhooks.conftest import Rows
 
@@ -85,7 +84,7 @@ def test_an_event_with_an_unresolved_fan_out_is_kept(shop: Effects, rows: Rows) 
 def test_pruning_walks_past_rows_that_are_still_needed(
     shop: Effects, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "PAGE", 3)
+    monkeypatch.setattr("effects_webhooks.tables.events.PRUNE_PAGE", 3)
     for number in range(11):
         send(shop, f"a{number}", None)
     add_endpoint("http://127.0.0.1:1/a", ["*"], effects=shop)

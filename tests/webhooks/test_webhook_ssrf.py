@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError
-from effects.guarded.addresses import Private, allowed, private_networks
-from effects.guarded.network import GuardedNetwork
-from effects.http.resolving import Resolver
+from effects.kit.addresses import Private, allowed, private_networks
+from effects.kit.guarded import GuardedNetwork
+from effects.kit.network import Resolver
 from effects_webhooks import EndpointInvalid
+from effects_webhooks.endpoint_values import check_url
 from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.guard import check_url
 from tests.peers.http import Answer, Receiver
 from tests.peers.raw import RawPeer
 from tests.support.blocking_posts import BlockingTransports

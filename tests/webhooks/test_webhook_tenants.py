@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 import effects_webhooks
 from effects import Effects, IdempotencyConflict
-from effects.store.operator import actions
+from effects.store.queue import cancellation
 from effects.worker import Worker
 from effects_webhooks import (
     ANY_TENANT,
@@ -74,7 +74,7 @@ def owned_by(shop: Effects, tenant: str | None) -> dict[str, str]:
     endpoint = add_endpoint(URL, [event_type], tenant=tenant, effects=shop)
     rotate_secret(endpoint.id, tenant=tenant, effects=shop)
     receipt = deliver_webhook(WebhookEvent(event_type, {}, tenant=tenant), effects=shop)
-    actions.cancel(shop.store, shop.ledgers, receipt.job_ids[0], actor="test")
+    cancellation.cancel(shop.store, shop.ledgers, receipt.job_ids[0], actor="test")
     return {
         "endpoint_id": endpoint.id,
         "event_id": receipt.event_id,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from effects import Effects
-from effects_webhooks.routing import endpoint_of, limit_key
-from effects_webhooks.transport.exchange import WebhookExchange
-from effects_webhooks.transport.windows import START, Windows, WindowUse
+from effects_webhooks.transport.exchange import START, WebhookExchange, Windows, WindowUse
 from effects_webhooks.wiring import WebhookDelivery
+from effects_webhooks.writing import endpoint_of, limit_key
 
 
 def ended(status: int | None = None, failure: str | None = None) -> WebhookExchange:
@@ -102,7 +101,7 @@ def test_a_request_that_is_cancelled_leaves_the_window() -> None:
 
 
 def test_each_endpoint_has_its_own_and_those_unused_for_longest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effects_webhooks.transport.windows.ENDPOINTS_MAX", 2)
+    monkeypatch.setattr("effects_webhooks.transport.exchange.ENDPOINTS_MAX", 2)
     windows = Windows()
     for name in ("a", "b"):
         finish(windows.use(name), BUSY)

@@ -1,126 +1,57 @@
 """Signed webhooks: an event, written in your own transaction, reaches every endpoint that wants it."""
 
-from typing import TYPE_CHECKING
+from effects.extend.process import lazy
 
-from effects.extend import lazy
-
-if TYPE_CHECKING:
-    from effects.extend import SecretInvalid, SignatureInvalid, generate_secret, sign, verify
-    from effects_webhooks.admin.adding import EnsuredEndpoint, NewEndpoint, add_endpoint, ensure_endpoint
-    from effects_webhooks.admin.deliveries import (
-        DeliveryPage,
-        DeliverySummary,
-        EventDetail,
-        EventSummary,
-        get_delivery,
-        get_event,
-        list_deliveries,
-        list_events,
-    )
-    from effects_webhooks.admin.endpoints import (
-        Endpoint,
-        change_endpoint,
-        disable_endpoint,
-        enable_endpoint,
-        get_endpoint,
-        list_endpoints,
-    )
-    from effects_webhooks.admin.replay import Replayed, recover, replay_delivery, replay_event
-    from effects_webhooks.admin.rotation import NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret
-    from effects_webhooks.admin.withdrawal import cancel_delivery
-    from effects_webhooks.api import deliver_webhook, deliver_webhooks, send_test
-    from effects_webhooks.async_api import deliver_webhook_async, deliver_webhooks_async
-    from effects_webhooks.errors import (
-        EndpointInvalid,
-        EndpointNotFound,
-        EventInvalid,
-        EventNotFound,
-    )
-    from effects_webhooks.event_types import EventType
-    from effects_webhooks.explanation import DeliveryExplanation, explain
-    from effects_webhooks.jobs.deliver import WebhookDelivery
-    from effects_webhooks.request import WebhookEvent
-    from effects_webhooks.tenants import ANY_TENANT, Tenant
-    from effects_webhooks.writing import Delivery, WebhookReceipt, delivery_key
-else:
-    __getattr__, __dir__ = lazy.names(
-        __name__,
-        {
-            "effects.extend": "SecretInvalid, SignatureInvalid, generate_secret, sign, verify",
-            "effects_webhooks.admin.adding": "EnsuredEndpoint, NewEndpoint, add_endpoint, ensure_endpoint",
-            "effects_webhooks.admin.deliveries": (
-                "DeliveryPage, DeliverySummary, EventDetail, EventSummary, get_delivery, get_event, list_deliveries, "
-                "list_events"
-            ),
-            "effects_webhooks.admin.endpoints": (
-                "Endpoint, change_endpoint, disable_endpoint, enable_endpoint, get_endpoint, list_endpoints"
-            ),
-            "effects_webhooks.admin.replay": "Replayed, recover, replay_delivery, replay_event",
-            "effects_webhooks.admin.rotation": "NewSecret, SecretInfo, expire_secret, list_secrets, rotate_secret",
-            "effects_webhooks.admin.withdrawal": "cancel_delivery",
-            "effects_webhooks.api": "deliver_webhook, deliver_webhooks, send_test",
-            "effects_webhooks.async_api": "deliver_webhook_async, deliver_webhooks_async",
-            "effects_webhooks.errors": "EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound",
-            "effects_webhooks.event_types": "EventType",
-            "effects_webhooks.explanation": "DeliveryExplanation, explain",
-            "effects_webhooks.jobs.deliver": "WebhookDelivery",
-            "effects_webhooks.request": "WebhookEvent",
-            "effects_webhooks.tenants": "ANY_TENANT, Tenant",
-            "effects_webhooks.writing": "Delivery, WebhookReceipt, delivery_key",
-        },
-    )
-
-__all__ = [
-    "ANY_TENANT",
-    "Delivery",
-    "DeliveryExplanation",
-    "DeliveryPage",
-    "DeliverySummary",
-    "Endpoint",
-    "EndpointInvalid",
-    "EndpointNotFound",
-    "EnsuredEndpoint",
-    "EventDetail",
-    "EventInvalid",
-    "EventNotFound",
-    "EventSummary",
-    "EventType",
-    "NewEndpoint",
-    "NewSecret",
-    "Replayed",
-    "SecretInfo",
-    "SecretInvalid",
-    "SignatureInvalid",
-    "Tenant",
-    "WebhookDelivery",
-    "WebhookEvent",
-    "WebhookReceipt",
-    "add_endpoint",
-    "cancel_delivery",
-    "change_endpoint",
-    "deliver_webhook",
-    "deliver_webhook_async",
-    "deliver_webhooks",
-    "deliver_webhooks_async",
-    "delivery_key",
-    "disable_endpoint",
-    "enable_endpoint",
-    "ensure_endpoint",
-    "expire_secret",
-    "explain",
-    "generate_secret",
-    "get_delivery",
-    "get_endpoint",
-    "get_event",
-    "list_deliveries",
-    "list_endpoints",
-    "list_events",
-    "list_secrets",
-    "recover",
-    "replay_delivery",
-    "replay_event",
-    "rotate_secret",
-    "send_test",
-    "sign",
-    "verify",
-]
+with lazy.names(__name__):
+    from effects.extend.secrets import SecretInvalid as SecretInvalid
+    from effects.extend.secrets import SignatureInvalid as SignatureInvalid
+    from effects.extend.secrets import generate_secret as generate_secret
+    from effects.extend.secrets import sign as sign
+    from effects.extend.secrets import verify as verify
+    from effects_webhooks.admin.adding import EnsuredEndpoint as EnsuredEndpoint
+    from effects_webhooks.admin.adding import NewEndpoint as NewEndpoint
+    from effects_webhooks.admin.adding import add_endpoint as add_endpoint
+    from effects_webhooks.admin.adding import ensure_endpoint as ensure_endpoint
+    from effects_webhooks.admin.deliveries import DeliveryPage as DeliveryPage
+    from effects_webhooks.admin.deliveries import DeliverySummary as DeliverySummary
+    from effects_webhooks.admin.deliveries import EventDetail as EventDetail
+    from effects_webhooks.admin.deliveries import EventSummary as EventSummary
+    from effects_webhooks.admin.deliveries import Replayed as Replayed
+    from effects_webhooks.admin.deliveries import cancel_delivery as cancel_delivery
+    from effects_webhooks.admin.deliveries import get_delivery as get_delivery
+    from effects_webhooks.admin.deliveries import get_event as get_event
+    from effects_webhooks.admin.deliveries import list_deliveries as list_deliveries
+    from effects_webhooks.admin.deliveries import list_events as list_events
+    from effects_webhooks.admin.deliveries import recover as recover
+    from effects_webhooks.admin.deliveries import replay_delivery as replay_delivery
+    from effects_webhooks.admin.deliveries import replay_event as replay_event
+    from effects_webhooks.admin.endpoints import Endpoint as Endpoint
+    from effects_webhooks.admin.endpoints import change_endpoint as change_endpoint
+    from effects_webhooks.admin.endpoints import disable_endpoint as disable_endpoint
+    from effects_webhooks.admin.endpoints import enable_endpoint as enable_endpoint
+    from effects_webhooks.admin.endpoints import get_endpoint as get_endpoint
+    from effects_webhooks.admin.endpoints import list_endpoints as list_endpoints
+    from effects_webhooks.admin.rotation import NewSecret as NewSecret
+    from effects_webhooks.admin.rotation import SecretInfo as SecretInfo
+    from effects_webhooks.admin.rotation import expire_secret as expire_secret
+    from effects_webhooks.admin.rotation import list_secrets as list_secrets
+    from effects_webhooks.admin.rotation import rotate_secret as rotate_secret
+    from effects_webhooks.api import deliver_webhook as deliver_webhook
+    from effects_webhooks.api import deliver_webhook_async as deliver_webhook_async
+    from effects_webhooks.api import deliver_webhooks as deliver_webhooks
+    from effects_webhooks.api import deliver_webhooks_async as deliver_webhooks_async
+    from effects_webhooks.api import send_test as send_test
+    from effects_webhooks.classify import DeliveryExplanation as DeliveryExplanation
+    from effects_webhooks.classify import explain as explain
+    from effects_webhooks.errors import EndpointInvalid as EndpointInvalid
+    from effects_webhooks.errors import EndpointNotFound as EndpointNotFound
+    from effects_webhooks.errors import EventInvalid as EventInvalid
+    from effects_webhooks.errors import EventNotFound as EventNotFound
+    from effects_webhooks.jobs import WebhookDelivery as WebhookDelivery
+    from effects_webhooks.request import EventType as EventType
+    from effects_webhooks.request import WebhookEvent as WebhookEvent
+    from effects_webhooks.tenants import ANY_TENANT as ANY_TENANT
+    from effects_webhooks.tenants import Tenant as Tenant
+    from effects_webhooks.writing import Delivery as Delivery
+    from effects_webhooks.writing import WebhookReceipt as WebhookReceipt
+    from effects_webhooks.writing import delivery_key as delivery_key

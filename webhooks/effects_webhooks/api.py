@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from effects import Effects
-from effects.extend import (
-    AnySession,
-    AuditAction,
-    app_of,
-    arguments,
-    build_each,
-    each_of,
-    note,
-    optional,
-    require,
-    write_once,
-)
+from effects.extend.actions import AuditAction, note
+from effects.extend.arguments import arguments, build_each, each_of, optional, require
+from effects.extend.jobs import app_of
+from effects.extend.ledger import write_once
+from effects.extend.sql import AnySession, in_async
 from effects_webhooks.errors import EndpointInvalid, EventInvalid, no_endpoint
 from effects_webhooks.request import WebhookEvent
-from effects_webhooks.routing import Route, Routes
-from effects_webhooks.state import state_of
+from effects_webhooks.settings import state_of
 from effects_webhooks.tables import endpoint_rows as endpoints
 from effects_webhooks.tables import events as table
 from effects_webhooks.tenants import Tenant, tenant_filter
@@ -31,12 +24,18 @@ from effects_webhooks.writing import (
     JOB_TYPE,
     EventWriter,
     NewEvent,
+    Route,
+    Routes,
     WebhookReceipt,
     draft_event,
     write_deliveries,
 )
 
-TEST_TYPE = "webhook.test"
+if TYPE_CHECKING:
+    from effects.extend.sql import AnyAsyncSession
+
+
+_TEST_TYPE = "webhook.test"
 _SEND_TEST = AuditAction("endpoint", "send_test")
 
 
@@ -48,7 +47,7 @@ def deliver_webhook(
     Args:
         session: a SQLAlchemy Session or Connection, a connection of sqlite3, psycopg or psycopg2, or Django's
             (docs/sessions.md). Never committed by us; rolled back, or rolled back to a savepoint, there was no event.
-            Without one, a transaction of our own.
+            Without one, our own transaction.
         effects: the Effects to use; default that of the session's engine, else the process's.
 
     Returns:
@@ -123,7 +122,7 @@ def send_test(
             raise no_endpoint(endpoint_id)
         if endpoint.status != "active":
             raise EndpointInvalid(f"{endpoint_id} is disabled; enable it first")
-        event = WebhookEvent(event_type or TEST_TYPE, data, tenant=endpoint.tenant or None)
+        event = WebhookEvent(event_type or _TEST_TYPE, data, tenant=endpoint.tenant or None)
         row = draft_event(app, event, now).row
         table.insert_events(app.store, connection, [row])
         deliveries = write_deliveries(app, connection, [(row, Route(endpoint_id, endpoint.ordering))])
@@ -132,3 +131,29 @@ def send_test(
             tenant=endpoint.tenant or None,
         )  # fmt: skip
     return WebhookReceipt(event_id=row.id, deliveries=tuple(deliveries[row.id]))
+
+
+async def deliver_webhook_async(
+    event: WebhookEvent, *, session: AnyAsyncSession | None = None, effects: Effects | None = None
+) -> WebhookReceipt:
+    """Store an event and its deliveries in the caller's asynchronous transaction: `deliver_webhook`, awaited.
+
+    Args:
+        session: an AsyncSession or AsyncConnection, which is never committed by us. Without one, a transaction of our
+            own, off the event loop's thread: cancelled after it has begun, it may have been committed.
+
+    Raises:
+        As `deliver_webhook`.
+    """
+    return await in_async(deliver_webhook, **locals())
+
+
+async def deliver_webhooks_async(
+    events: Iterable[WebhookEvent], *, session: AnyAsyncSession | None = None, effects: Effects | None = None
+) -> list[WebhookReceipt]:
+    """Store many events: `deliver_webhooks`, awaited. `session` is as for `deliver_webhook_async`.
+
+    Raises:
+        As `deliver_webhooks`.
+    """
+    return await in_async(deliver_webhooks, **locals())

@@ -7,27 +7,30 @@ deliveries do not count.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
 from effects import enqueue
-from effects.extend import DAY_SECONDS, Settlement, error_reason, may_pass
-from effects_webhooks.state import state_of
-from effects_webhooks.tables import health as table
-from effects_webhooks.tables.health import GONE_SECONDS, EndpointFailures
+from effects.extend.arguments import DAY_SECONDS
+from effects.extend.jobs import Settlement
+from effects.extend.process import own_logger
+from effects.extend.sql import may_pass
+from effects.extend.text import error_reason
+from effects_webhooks.settings import state_of
+from effects_webhooks.tables import endpoint_rows as table
+from effects_webhooks.tables.endpoint_rows import GONE_SECONDS, EndpointFailures
 from effects_webhooks.tables.ledger import DeliveryRecord
 
 if TYPE_CHECKING:
     from effects import Effects
 
-NOTICE_HOURS = (72, 24, 1)
-DISABLE_SECONDS = 5 * DAY_SECONDS
-DISABLE_MESSAGES = 10
+_NOTICE_HOURS = (72, 24, 1)
+_DISABLE_SECONDS = 5 * DAY_SECONDS
+_DISABLE_MESSAGES = 10
 _COUNTED = ("failed", "unknown", "refused")
-_log = logging.getLogger("effects.webhooks")
+_log = own_logger("effects.webhooks")
 
 
 def note(app: Effects, connection: Connection, settled: Sequence[Settlement]) -> None:
@@ -74,7 +77,7 @@ def _consider(app: Effects, connection: Connection, row: Row[Any], failure: Endp
             _log.warning("webhook.disabled", extra={"endpoint": row.endpoint_id, "reason": reason})
             _tell(app, connection, row, "disabled", reason)
         return
-    hours = next((hours for hours in NOTICE_HOURS if row.failing_seconds >= hours * 3600), 0)
+    hours = next((hours for hours in _NOTICE_HOURS if row.failing_seconds >= hours * 3600), 0)
     if hours > row.noticed:
         table.notice(app.store, connection, row.endpoint_id, hours)
         _log.warning("webhook.failing", extra={"endpoint": row.endpoint_id, "hours": hours})
@@ -89,8 +92,8 @@ def _why_disable(row: Row[Any], failure: EndpointFailures) -> str | None:
     )
     if confirmed:
         return "gone: it answered 410 to two messages, ten minutes apart, with no success between"
-    if row.failing_seconds >= DISABLE_SECONDS and row.failed_messages >= DISABLE_MESSAGES:
-        return f"no success for {DISABLE_SECONDS / DAY_SECONDS:.0f} days and {row.failed_messages} messages"
+    if row.failing_seconds >= _DISABLE_SECONDS and row.failed_messages >= _DISABLE_MESSAGES:
+        return f"no success for {_DISABLE_SECONDS / DAY_SECONDS:.0f} days and {row.failed_messages} messages"
     return None
 
 
@@ -99,13 +102,7 @@ def _tell(app: Effects, connection: Connection, row: Row[Any], what: str, reason
     job_type = state_of(app).settings.webhook_notice_job_type
     if not job_type:
         return
-    notice = {
-        "notice": what,
-        "endpoint_id": row.endpoint_id,
-        "reason": reason,
-        "failing_seconds": int(row.failing_seconds),
-        "failed_messages": row.failed_messages,
-    }
+    notice = notice_of(row.endpoint_id, what, reason, int(row.failing_seconds), row.failed_messages)
     try:
         with connection.begin_nested():
             enqueue(job_type, notice, session=connection, effects=app)
@@ -113,3 +110,11 @@ def _tell(app: Effects, connection: Connection, row: Row[Any], what: str, reason
         if may_pass(error):
             raise
         _log.error("webhook.notice_failed", extra={"job_type": job_type, "reason": error_reason(error)})
+
+
+def notice_of(endpoint_id: str, what: str, reason: str, failing_seconds: int, failed_messages: int) -> dict[str, Any]:
+    """The payload of the job that tells of an endpoint. `what`: failing or disabled."""
+    return {
+        "notice": what, "endpoint_id": endpoint_id, "reason": reason, "failing_seconds": failing_seconds,
+        "failed_messages": failed_messages,
+    }  # fmt: skip

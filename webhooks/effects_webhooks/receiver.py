@@ -15,7 +15,6 @@ some by design, finds the work done or not begun. Needs no database of effects, 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,20 +24,15 @@ from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, Table, Te
 from sqlalchemy.dialects import postgresql, sqlite
 
 from effects import ConfigurationError
-from effects.extend import (
-    TOLERANCE_SECONDS,
-    SecretInvalid,
-    SignatureInvalid,
-    commits_alone,
-    error_reason,
-    parse_secret,
-    verify,
-    web_apps,
-)
+from effects.extend.process import own_logger
+from effects.extend.receivers import web_apps
+from effects.extend.secrets import SecretInvalid, SignatureInvalid, signing, verify
+from effects.extend.sql import commits_alone
+from effects.extend.text import error_reason
 
 _METHODS = ("POST",)
 KEEP_DAYS = 14.0  # a sender tries for days, and an operator may replay later still
-_log = logging.getLogger("effects.webhooks.receiver")
+_log = own_logger("effects.webhooks.receiver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ Handler: TypeAlias = Callable[[Event, Connection], None]
 
 
 class SeenMessages:
-    """The ids of messages that were handled, in a table of its own in the partner's database.
+    """The ids of messages that were handled, in its own table in the partner's database.
 
     Args:
         engine: of SQLite or PostgreSQL; the handler's connection comes from it.
@@ -128,14 +122,14 @@ class Receiving:
         *,
         secrets: Iterable[str] | str,
         seen: SeenMessages,
-        tolerance_seconds: float = TOLERANCE_SECONDS,
+        tolerance_seconds: float = signing.TOLERANCE_SECONDS,
     ) -> None:
         self._handle = handle
         self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
         if not self._secrets:
             raise SecretInvalid("give at least one secret")
         for secret in self._secrets:
-            parse_secret(secret)
+            signing.parse_secret(secret)
         self._seen = seen
         self._tolerance_seconds = tolerance_seconds
 
@@ -175,7 +169,11 @@ def _event(message_id: str, body: bytes) -> Event | None:
 
 
 def asgi_app(
-    handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
+    handle: Handler,
+    *,
+    secrets: Iterable[str] | str,
+    seen: SeenMessages,
+    tolerance_seconds: float = signing.TOLERANCE_SECONDS,
 ) -> web_apps.AsgiApp:
     """An ASGI app that takes webhooks at every path: run it, or mount it. The handler runs in a thread.
 
@@ -186,7 +184,11 @@ def asgi_app(
 
 
 def wsgi_app(
-    handle: Handler, *, secrets: Iterable[str] | str, seen: SeenMessages, tolerance_seconds: float = TOLERANCE_SECONDS
+    handle: Handler,
+    *,
+    secrets: Iterable[str] | str,
+    seen: SeenMessages,
+    tolerance_seconds: float = signing.TOLERANCE_SECONDS,
 ) -> web_apps.WsgiApp:
     """A WSGI app (PEP 3333) that takes webhooks at every path.
 

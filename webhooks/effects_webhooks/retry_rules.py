@@ -15,23 +15,24 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from effects import FixedSchedule, RetryPolicy
-from effects.extend import DAY_SECONDS, shown
+from effects.extend.arguments import DAY_SECONDS, shown
 from effects_webhooks.errors import EndpointInvalid
 
 RetryClass: TypeAlias = Literal["done", "full", "short", "none", "ours"]
 Profile: TypeAlias = Literal["default", "patient", "spec", "strict"]
 Overrides: TypeAlias = Mapping[str, str]
 PROFILES: tuple[Profile, ...] = ("default", "patient", "spec", "strict")
-RETRY_CLASSES: tuple[RetryClass, ...] = ("full", "short", "none")  # what an override may give
+_RETRY_CLASSES: tuple[RetryClass, ...] = ("full", "short", "none")  # what an override may give
 
 _OVERRIDDEN = re.compile(r"[1345]([0-9]{2}|xx)")
-MAX_AGE_SECONDS = 5 * DAY_SECONDS
+_MAX_AGE_SECONDS = 5 * DAY_SECONDS
 # The schedule of the Standard Webhooks specification: 10 tries in about 76 hours.
 FULL = RetryPolicy(
-    backoff=FixedSchedule((5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)), max_age_seconds=MAX_AGE_SECONDS
+    backoff=FixedSchedule((5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)),
+    max_age_seconds=_MAX_AGE_SECONDS,
 )
 SHORT = RetryPolicy(
-    backoff=FixedSchedule((60, 600, 3600, 21_600)), max_age_seconds=MAX_AGE_SECONDS
+    backoff=FixedSchedule((60, 600, 3600, 21_600)), max_age_seconds=_MAX_AGE_SECONDS
 )  # 5 tries in about 7 h
 
 HINT_MAX_SECONDS = DAY_SECONDS
@@ -61,7 +62,7 @@ _UNAUTHORIZED = (
     "(`effects webhooks secrets rotate`); a proxy may ask for a header too"
 )
 
-STATUS_RULES: Mapping[int, Rule] = {
+_STATUS_RULES: Mapping[int, Rule] = {
     400: Rule("none", "the receiver cannot read these bytes, and they stay the same"),
     401: Rule("short", _UNAUTHORIZED),
     403: Rule("short", _UNAUTHORIZED),
@@ -97,7 +98,7 @@ FAULT_RULES: Mapping[str, Rule] = {
     "no_answer": Rule("full", "the request left and the connection ended: it may have been handled"),
     "answer_timeout": Rule("full", "the request left and no answer came in time: it may have been handled"),
     "bad_answer": Rule("short", "the request left and what came back is not HTTP: it may have been handled"),
-    "answer_too_long": Rule("short", "the request left and the answer's head does not end: it may have been handled"),
+    "answer_too_long": Rule("short", "the request left and interim answers (1xx) do not end: it may have been handled"),
     "blocked_address": Rule("none", "the address is not allowed; nothing was sent"),
     "bad_url": Rule("none", "no request can be made of the stored URL; nothing was sent"),
     "our_resolver": Rule("ours", "names of several endpoints do not resolve here: our resolver is at fault"),
@@ -107,7 +108,7 @@ FAULT_RULES: Mapping[str, Rule] = {
 _PATIENT: Mapping[int, Rule] = {
     status: Rule("short", "probably forever, but deploys happen")
     for status in (*range(400, 500),)
-    if status not in STATUS_RULES or status in (400, 405, 422)
+    if status not in _STATUS_RULES or status in (400, 405, 422)
 }
 _STRICT: Mapping[int, Rule] = {
     status: Rule("none", "strict: a 4xx is final")
@@ -146,7 +147,7 @@ def rule_of(
     if hinted and status == 413 and profile != "strict":
         rule = replace(rule, retry_class="full", why="too large for now, by its Retry-After")
     override = (overrides or {}).get(str(status)) or (overrides or {}).get(f"{status // 100}xx")
-    if override in RETRY_CLASSES and rule.retry_class != "done":
+    if override in _RETRY_CLASSES and rule.retry_class != "done":
         rule = replace(rule, retry_class=override, why=f"set for this endpoint ({rule.why})")
     return rule
 
@@ -154,7 +155,7 @@ def rule_of(
 def _of_status(status: int, profile: str) -> Rule:
     if 200 <= status <= 299:
         return _SUCCESS
-    plain = STATUS_RULES.get(status) or _of_class(status)
+    plain = _STATUS_RULES.get(status) or _of_class(status)
     special = _OF_PROFILE.get(profile, {}).get(status)
     return replace(special, hint=plain.hint or special.hint, pause=plain.pause) if special else plain
 
@@ -194,6 +195,6 @@ def check_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
     for name, retry_class in overrides.items():
         if not isinstance(name, str) or not _OVERRIDDEN.fullmatch(name):
             raise EndpointInvalid(f"retry override {shown(name)}: give a status such as 404, or a class such as 4xx")
-        if retry_class not in RETRY_CLASSES:
-            raise EndpointInvalid(f"retry override {name}={shown(retry_class)}: give {', '.join(RETRY_CLASSES)}")
+        if retry_class not in _RETRY_CLASSES:
+            raise EndpointInvalid(f"retry override {name}={shown(retry_class)}: give {', '.join(_RETRY_CLASSES)}")
     return dict(overrides)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effects import ConfigurationError
-from effects.extend import PackageSettings, Private, arguments, private_networks
-from effects_webhooks.event_types import EventType, EventTypes
+from effects import ConfigurationError, Effects
+from effects.extend.arguments import arguments
+from effects.extend.http import Private, private_networks
+from effects.extend.jobs import PackageSettings
+from effects_webhooks.request import EventType, EventTypes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +65,17 @@ class WebhookSettings(PackageSettings):
             return {}
         risk = "EFFECTS_ALLOW_PRIVATE_ADDRESSES is on: webhooks may reach this network"
         return {risk: "unset it, unless every endpoint is your own"}
+
+
+class WebhookState:
+    """Of one Effects; made once, when first needed."""
+
+    def __init__(self, app: Effects) -> None:
+        self.settings: WebhookSettings = app.packages["webhooks"]
+        self.allow_private = self.settings.reachable()
+        self.event_types = self.settings.event_types()
+
+
+def state_of(app: Effects) -> WebhookState:
+    """The state of webhooks in this Effects."""
+    return app.state(WebhookState)

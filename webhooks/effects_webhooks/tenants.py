@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
-from effects.extend import printable, require
+from effects.extend.arguments import printable, require
 from effects_webhooks.errors import EndpointInvalid
 
 

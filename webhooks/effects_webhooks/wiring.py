@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from effects import JobType
-from effects.extend import SealedColumn
-from effects_webhooks import sealed
-from effects_webhooks.jobs.compose import WebhookCompose
-from effects_webhooks.jobs.deliver import WebhookDelivery
-from effects_webhooks.jobs.fan_out import WebhookFanOut
+from effects.extend.secrets import SealedColumn
+from effects_webhooks import endpoint_values
+from effects_webhooks.jobs import WebhookCompose, WebhookDelivery, WebhookFanOut
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -22,4 +20,4 @@ def job_types(app: Effects) -> list[JobType[Any]]:
 
 def sealed_columns() -> list[SealedColumn]:
     """The entry point `effects.sealed`."""
-    return sealed.sealed_columns()
+    return endpoint_values.sealed_columns()

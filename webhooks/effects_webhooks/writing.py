@@ -1,7 +1,9 @@
-"""Writing events, idempotently, and their deliveries: a ledger row and a job for each event and endpoint."""
+"""Writing events, idempotently, and their deliveries: who wants an event, and for each a ledger row and a job."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,12 +14,73 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, NewJob, enqueue_many
-from effects.extend import NO_DIGEST, IdempotentWriter, KeyHolder, insert_intended
-from effects_webhooks.identifiers import new_id
-from effects_webhooks.request import WebhookEvent
-from effects_webhooks.routing import Route, Routes
+from effects.extend.jobs import insert_intended
+from effects.extend.ledger import NO_DIGEST, IdempotentWriter, KeyHolder
+from effects_webhooks.request import WebhookEvent, matches, patterns_of
+from effects_webhooks.settings import state_of
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.events import DeliveryRow, EventRow
+
+_LIMIT = "webhook:"
+
+
+def limit_key(endpoint_id: str) -> str:
+    """The key under which an endpoint's deliveries share their cap and their pauses."""
+    return f"{_LIMIT}{endpoint_id}"
+
+
+def endpoint_of(limit_key: str) -> str | None:
+    """The endpoint of a limit key; None for a key of something else."""
+    return limit_key.removeprefix(_LIMIT) if limit_key.startswith(_LIMIT) else None
+
+
+class Route(msgspec.Struct, frozen=True):
+    """An endpoint that wants an event, and the order in which it takes them."""
+
+    endpoint_id: str
+    ordering: str = "none"
+
+    def group_key(self, ordering_key: str | None) -> str | None:
+        """The group whose deliveries run one after the other, or None."""
+        if self.ordering == "endpoint":
+            return f"webhook:{self.endpoint_id}"
+        return f"webhook:{self.endpoint_id}:{ordering_key}" if self.ordering == "key" and ordering_key else None
+
+
+class Target:
+    """An active endpoint, from its row: id, ordering, patterns."""
+
+    def __init__(self, row: Row[Any]) -> None:
+        self.route = Route(row.id, row.ordering)
+        self._patterns = patterns_of(row.patterns)
+
+    def wants(self, event_type: str) -> bool:
+        return any(matches(pattern, event_type) for pattern in self._patterns)
+
+
+class Routes:
+    """The active endpoints of some tenants, read once."""
+
+    def __init__(self, app: Effects, connection: Connection, tenants: set[str]) -> None:
+        self._by_tenant: dict[str, list[Target]] = defaultdict(list)
+        for row in table.active_endpoints(app.store, connection, tenants):
+            self._by_tenant[row.tenant].append(Target(row))
+
+    def of(self, event: EventRow) -> list[Route]:
+        """The endpoints that want this event."""
+        return [target.route for target in self._by_tenant.get(event.tenant, ()) if target.wants(event.type)]
+
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as a ULID has it
+_LENGTH = 26
+
+
+def new_id(prefix: str) -> str:
+    """`msg_01JD…`: 48 bits of milliseconds, 80 random ones. The order is a convenience; nothing relies on it."""
+    number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    digits = [_ALPHABET[number >> shift & 31] for shift in range(5 * (_LENGTH - 1), -1, -5)]
+    return f"{prefix}_{''.join(digits)}"
+
 
 JOB_TYPE = "webhook.deliver"
 FAN_OUT_TYPE = "webhook.fan_out"
@@ -119,7 +182,7 @@ def draft_event(app: Effects, event: WebhookEvent, now: datetime) -> NewEvent:
         type=event.type,
         key=event.key,
         digest=app.keys.digest(canonical),
-        body=event.body(occurred_at),
+        body=event.body(occurred_at, big_integers=state_of(app).event_types.big_integers(event.type)),
         ordering_key=event.ordering_key,
         occurred_at=occurred_at,
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from effects.app import Effects
+    from effects.app.effects import Effects
 
     app: Effects
 
@@ -24,6 +24,6 @@ __all__ = ["app"]
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from effects.contrib.django.configuration import project_app  # noqa: PLC0415 - Django reads this before its settings
+    from effects.contrib.django.project import project_app  # noqa: PLC0415 - Django reads this before its settings
 
     return project_app()

@@ -10,10 +10,8 @@ from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from effects.contrib.django.configuration import ALIAS, follow, make_app
-from effects.contrib.django.project import ProjectEffects
-from effects.contrib.django.transactions import watch
-from effects.default_app import set_default
+from effects.app.default import set_default
+from effects.contrib.django.project import ALIAS, ProjectEffects, follow, make_app, watch
 from effects.errors import SchemaMismatch
 
 
@@ -58,11 +56,11 @@ class EffectsConfig(AppConfig):
         app = self.app
         if using != self.alias or app is None:
             return
+        from effects.store import schedules as stored_schedules  # noqa: PLC0415
         from effects.store.db import revisions  # noqa: PLC0415 - only where Django migrates
-        from effects.store.schedules import definitions  # noqa: PLC0415
 
         try:
             revisions.check(app.store)
         except SchemaMismatch:  # another app was migrated, or back to a time before the tables
             return
-        definitions.register(app.store, list(app.schedules.values()), retire_types=app.job_types.names())
+        stored_schedules.register(app.store, list(app.schedules.values()), retire_types=app.job_types.names())

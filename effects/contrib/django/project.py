@@ -1,30 +1,135 @@
-"""The Effects of a Django project: it knows Django's transactions, and can go through Django's connection."""
+"""The Effects of a Django project, from its settings and the database that they name by an alias.
+
+It knows Django's transactions, and can go through Django's connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
-from django.db import connections, transaction
-from sqlalchemy import Connection
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import settings
+from django.core.exceptions import AppRegistryNotReady
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections, transaction
+from django.utils.module_loading import module_has_submodule
+from sqlalchemy import URL, Connection, event
 
-from effects.app import Effects
-from effects.contrib.django import transactions
-from effects.contrib.django.handlers import close_connections_around
-from effects.errors import SessionForgotten
+from effects.app.effects import Effects
+from effects.app.packages import declared_options
+from effects.errors import ConfigurationError, SessionForgotten
+from effects.kit.text.wording import described
+from effects.model.job import Attempt
 from effects.model.job_type import JobType
-from effects.sessions.borrowed import borrowed
-from effects.sessions.drivers import driver_of
-from effects.sessions.forgotten import check_not_forgotten
 from effects.store.db.faults import translated
 from effects.store.db.store import Store
+from effects.store.db.urls import database_url, file_of
+from effects.store.sessions.borrowed import borrowed, driver_of
+from effects.store.sessions.forgotten import WRITES, check_not_forgotten
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+def close_connections_around(job_type: JobType[Any]) -> None:
+    """Close connections that are broken or older than CONN_MAX_AGE around each attempt, as Django does per request.
+
+    Those of an async handler are of the thread in which Django carries out the ORM calls of async code.
+    """
+    perform = job_type.perform
+
+    def with_usable_connections(payload: Any, attempt: Attempt) -> Any:
+        close_old_connections()
+        try:
+            return perform(payload, attempt)
+        finally:
+            close_old_connections()
+
+    async def with_usable_connections_async(payload: Any, attempt: Attempt) -> Any:
+        close = sync_to_async(close_old_connections)
+        await close()
+        try:
+            return await cast("Awaitable[Any]", perform(payload, attempt))
+        finally:
+            await close()
+
+    around = with_usable_connections_async if job_type.is_async else with_usable_connections
+    job_type.perform = around  # type: ignore[method-assign]
+
+
+_IN_TRANSACTION = 2  # of libpq's PGTransactionStatusType, which both drivers report
+_HAS_WRITTEN = "SELECT pg_catalog.txid_current_if_assigned()"
+
+
+class WriteWatch:
+    """Among a connection's `execute_wrappers`: notices what writes."""
+
+    def __init__(self) -> None:
+        self.has_written = False
+
+    def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        text = sql if isinstance(sql, str) else ""
+        if text.startswith(("BEGIN", "SAVEPOINT")) and not own_blocks(context["connection"]):
+            self.has_written = False
+        result = execute(sql, params, many, context)
+        self.has_written = self.has_written or WRITES.match(text) is not None
+        return result
+
+
+def watch(connection: Any) -> None:
+    """Notice from now on what this connection of Django writes."""
+    if _watch_of(connection) is None:
+        connection.execute_wrappers.append(WriteWatch())
+
+
+def own_blocks(connection: Any) -> list[Any]:
+    """The atomic blocks of the app's own, without those that a `TestCase` puts around a test."""
+    return [block for block in connection.atomic_blocks if not getattr(block, "_from_testcase", False)]
+
+
+def is_in_test_case_alone(connection: Any) -> bool:
+    """Whether its transaction is the one that a `TestCase` rolls back, and the app has begun none."""
+    return bool(connection.atomic_blocks) and not own_blocks(connection)
+
+
+def open_connection(alias: str) -> Any:
+    """This thread's connection of Django to a database; None if it has opened none."""
+    return next((each for each in connections.all(initialized_only=True) if each.alias == alias), None)
+
+
+def _has_written(connection: Any) -> bool:
+    """Whether a transaction is under way in a connection of this thread, and has written."""
+    watch, driver = _watch_of(connection), connection.connection
+    if watch is None or not watch.has_written or driver is None:
+        return False
+    if connection.vendor == "sqlite":
+        return bool(driver.in_transaction)
+    if int(driver.info.transaction_status) != _IN_TRANSACTION:
+        return False
+    with driver.cursor() as cursor:
+        cursor.execute(_HAS_WRITTEN)
+        return cursor.fetchone()[0] is not None
+
+
+def _watch_of(connection: Any) -> WriteWatch | None:
+    return next((each for each in connection.execute_wrappers if isinstance(each, WriteWatch)), None)
+
 
 INIT_COMMAND = "manage.py migrate"
 _TEST_CASE = (
     "this TestCase is one transaction, which has locked the database: derive the test from (EffectsTests, TestCase), "
     "with EffectsTests from effects.contrib.django.testing, or pass session=connection"
 )
+
+
+def _init_command() -> str:
+    return INIT_COMMAND
 
 
 class ProjectEffects(Effects):
@@ -41,7 +146,7 @@ class ProjectEffects(Effects):
         super().__init__(*arguments, **options)
         self._is_made = True
         self.alias = alias
-        self.store.init_command = INIT_COMMAND
+        self.store.init_command = _init_command
 
     def add(self, *job_types: JobType[Any]) -> None:
         """As that of `Effects`. Django's connections are closed around each attempt that may use them: what the
@@ -53,9 +158,9 @@ class ProjectEffects(Effects):
                 close_connections_around(job_type)
 
     def _check_not_forgotten(self) -> None:
-        connection = transactions.open_connection(self.alias)
-        has_written = connection is not None and transactions.has_written(connection)
-        if has_written and transactions.is_in_test_case_alone(connection):
+        connection = open_connection(self.alias)
+        has_written = connection is not None and _has_written(connection)
+        if has_written and is_in_test_case_alone(connection):
             has_written = False
             if connection.vendor == "sqlite" and not is_through_django(self.store):
                 raise SessionForgotten(_TEST_CASE)
@@ -75,12 +180,12 @@ def go_through_django(store: Store, alias: str) -> None:
 
     @contextmanager
     def begin() -> Iterator[Connection]:
-        with translated(), transaction.atomic(using=alias), _borrowed(alias) as connection:
+        with translated(_init_command), transaction.atomic(using=alias), _borrowed(alias) as connection:
             yield connection
 
     @contextmanager
     def reading(connect: object) -> Iterator[Connection]:
-        with translated(), ExitStack() as stack:
+        with translated(_init_command), ExitStack() as stack:
             if not connections[alias].in_atomic_block:
                 stack.enter_context(transaction.atomic(using=alias))
             yield stack.enter_context(_borrowed(alias))
@@ -100,3 +205,157 @@ def _borrowed(alias: str) -> Iterator[Connection]:
     assert driver is not None  # it is Django's
     with borrowed(*driver) as connection:
         yield connection
+
+
+# Options of Django and of its driver; all others are libpq's.
+_NOT_LIBPQ = frozenset(
+    {"assume_role", "client_encoding", "context", "cursor_factory", "isolation_level", "pool", "prepare_threshold",
+     "server_side_binding"}
+)  # fmt: skip
+
+
+def url_of(alias: str, settings: Mapping[str, Any]) -> URL:
+    """
+    Args:
+        alias: for messages.
+        settings: one of `DATABASES`.
+
+    Raises:
+        ConfigurationError: it is neither SQLite nor PostgreSQL.
+    """
+    backend = str(settings.get("ENGINE", "")).rpartition(".")[2]
+    if backend in ("sqlite3", "spatialite"):
+        return _sqlite(str(settings["NAME"]))
+    if backend in ("postgresql", "postgis"):
+        return _postgresql(settings)
+    raise ConfigurationError(
+        f"EFFECTS: the database {alias!r} is {backend or 'not set'}; effects works on sqlite and postgresql. Name "
+        'another of DATABASES by EFFECTS = {"alias": …}'
+    )
+
+
+def is_in_memory(url: URL) -> bool:
+    """Whether only Django's connection reaches it."""
+    return url.get_backend_name() == "sqlite" and file_of(url) is None
+
+
+def refuse_memory(alias: str) -> ConfigurationError:
+    """For what needs connections of its own, as a worker does."""
+    return ConfigurationError(
+        f"the database {alias!r} is in memory, which no worker can share. In tests, give it a file: "
+        f'DATABASES["{alias}"]["TEST"] = {{"NAME": BASE_DIR / "test.sqlite3"}}'
+    )
+
+
+def _sqlite(name: str) -> URL:
+    if name == ":memory:" or "mode=memory" in name:
+        return URL.create("sqlite", database=name.partition("?")[0], query={"mode": "memory", "uri": "true"})
+    return URL.create("sqlite", database=str(Path(name).absolute()))
+
+
+def _postgresql(settings: Mapping[str, Any]) -> URL:
+    own = {name: value for name, value in settings.get("OPTIONS", {}).items() if name not in _NOT_LIBPQ}
+    query = {**own, "host": settings.get("HOST"), "port": settings.get("PORT")}
+    return URL.create(
+        "postgresql",
+        username=settings.get("USER") or None,
+        password=settings.get("PASSWORD") or None,
+        database=settings.get("NAME") or None,
+        query={name: str(value) for name, value in query.items() if value},
+    )
+
+
+ALIAS = DEFAULT_DB_ALIAS
+_NO_FILE = "sqlite:////in-memory/of-django.db"  # in place of a database in memory, which has no URL for others
+
+
+def project_app() -> ProjectEffects:
+    """The project's Effects.
+
+    Raises:
+        ConfigurationError: Django is not set up yet, or does not have `effects.contrib.django` in INSTALLED_APPS.
+    """
+    try:
+        app: ProjectEffects | None = apps.get_app_config("effects").app
+    except (AppRegistryNotReady, LookupError, AttributeError):
+        app = None
+    if app is None:
+        raise ConfigurationError(
+            "the project's Effects is there once Django is set up, with 'effects.contrib.django' in INSTALLED_APPS: "
+            "import it in jobs.py or a view, not in models.py"
+        )
+    return app
+
+
+def make_app() -> ProjectEffects:
+    """Make the Effects of the settings, with what the project's apps declare.
+
+    Raises:
+        ConfigurationError: a setting or a declaration is wrong; names it.
+    """
+    values = getattr(settings, "EFFECTS", {})
+    if not isinstance(values, dict):
+        raise ConfigurationError(f'EFFECTS is {described(values)}; give a dict, such as {{"email_from": "…"}}')
+    options = {name: value for name, value in values.items() if name != "alias"}
+    if refused := {"database_url", "engine", "settings"} & set(options):
+        raise ConfigurationError(f'EFFECTS has {sorted(refused)[0]!r}; name one of DATABASES by "alias" instead')
+    alias = values.get("alias", ALIAS)
+    if alias not in connections:
+        raise ConfigurationError(f"EFFECTS: alias is {alias!r}, and DATABASES has {', '.join(sorted(connections))}")
+    url = url_of(alias, connections[alias].settings_dict)
+    declared = declared_options(_modules, [Path(config.path) for config in apps.get_app_configs()])
+    text = _NO_FILE if is_in_memory(url) else _text(url)
+    app = ProjectEffects(alias, text, **{**declared, **options})
+    for engine in app.store.engines:
+        _connect_to_current_url(engine)
+    follow(app, connections[alias])
+    return app
+
+
+def follow(app: ProjectEffects, connection: Any) -> None:
+    """Let the Effects go where this connection of Django goes; to one in memory, through the connection itself."""
+    url = url_of(connection.alias, connection.settings_dict)
+    if is_in_memory(url):
+        if not is_through_django(app.store):
+            go_through_django(app.store, app.alias)
+            _go_to(app, url)
+        return
+    text = _text(url)
+    target = database_url(text)
+    if target == app.engine.url:
+        return
+    leave_django(app.store)
+    app.settings = replace(app.settings, database_url=text)
+    _go_to(app, target)
+
+
+def _go_to(app: ProjectEffects, url: URL) -> None:
+    for engine in app.store.engines:
+        engine.url = url
+        engine.dispose()
+
+
+def _connect_to_current_url(engine: Engine) -> None:
+    """Open connections to what `engine.url` names then, with all else that the engine was made with."""
+    _, former = engine.dialect.create_connect_args(engine.url)
+
+    @event.listens_for(engine, "do_connect", insert=True)
+    def connect(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+        current_arguments, current = dialect.create_connect_args(engine.url)
+        arguments[:] = current_arguments
+        for name in former:
+            options.pop(name, None)
+        options.update(current)
+
+
+def _modules(name: str) -> list[ModuleType]:
+    """The modules of this name in the project's apps."""
+    return [
+        import_module(f"{config.name}.{name}")
+        for config in apps.get_app_configs()
+        if config.module is not None and module_has_submodule(config.module, name)
+    ]
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)

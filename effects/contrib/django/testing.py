@@ -12,7 +12,7 @@ worker sees them; those of `setUpTestData` are in the transaction of the class. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +21,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from django.db import connections
 from django.test import SimpleTestCase, TestCase
 
-from effects.app import Effects, installed_tables
-from effects.contrib.django.aliases import is_in_memory, refuse_memory
-from effects.contrib.django.configuration import project_app
-from effects.contrib.django.project import ProjectEffects, go_through_django, is_through_django, leave_django
+from effects.app.effects import Effects, installed_tables
+from effects.contrib.django.project import (
+    ProjectEffects,
+    go_through_django,
+    is_in_memory,
+    is_through_django,
+    leave_django,
+    project_app,
+    refuse_memory,
+)
 from effects.errors import ConfigurationError
 from effects.testing import Toolkit
-from effects.testing.databases import OWN, empty_tables
-from effects.testing.redirect import redirected
+from effects.testing.databases import OWN, empty_tables, redirected
 from effects.worker import DrainResult
 
 if TYPE_CHECKING:
@@ -143,7 +148,9 @@ class _ThroughDjango(_OfProject):
     def _register_schedules(self) -> None:
         """No worker would look at them."""
 
-    def drain(self, max_seconds: float = 0.0, *, raises: bool = True) -> DrainResult:
+    def drain(
+        self, max_seconds: float = 0.0, *, raises: bool = True, expect_dead: str | Collection[str] = ()
+    ) -> DrainResult:
         """
         Raises:
             ConfigurationError: always.

@@ -1,25 +1,196 @@
-"""Taking: one statement that picks waiting jobs in their order; `lease_rows` leases them.
+"""Leasing: what a claim asks for, the statement that picks waiting jobs in their order, and the update of their rows.
 
-Every LIMIT is a literal of a few sizes, because a bound one may get a generic plan that scans; each size is
-therefore a statement of its own.
+Every LIMIT is a literal of a few sizes, because a bound one may get a generic plan that scans; each size is therefore a
+statement of its own. PostgreSQL picks, leases and returns in one statement. SQLite needs three, because each row that
+its driver fetches lets every other thread of the process run first, while no other process can write: the ids, the
+update, and all rows as one value.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from functools import cache
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from operator import itemgetter
+from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from effects.errors import EffectsError
-from effects.model.job import Job
-from effects.store.claim.claim_request import SIZES, ClaimRequest, Floor, GroupHead, ReadyKey
-from effects.store.claim.lease_rows import PRIORITY, RUN_AT, jobs_of, lease, lease_rows, younger
+from effects.model.job import PRIORITY_MAX, PRIORITY_MIN, Job
+from effects.store.db.faults import Fault, fault_of
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
+from effects.store.limits.capacity import LocalKeys
 from effects.store.limits.queue_pauses import is_paused
+from effects.store.queue.job_rows import job_columns, job_of, job_values
 from effects.store.schema.job_tables import GROUPED, LIMITED, PLAIN
+
+SIZES = (1, 4, 16, 64, 128, 256, 512, 1024)  # of claims: each is its own statement
+CLAIM_MAX = SIZES[-1]
+MOVED_MAX = 1024
+
+
+class ClaimRequest(msgspec.Struct):
+    """The request of a claim, with the positions of its skip scans."""
+
+    queue: str
+    lease_seconds: Mapping[str, float]  # job type → seconds until `locked_until`; also the types that we know
+    threads: int = CLAIM_MAX  # of one rate, no more are claimed at once: those that wait for a thread are a burst
+    fair: bool = False  # limit keys take turns, instead of the oldest job first
+    reserved_threads: int = 0  # threads withheld from failing keys
+    keyed: bool = False  # whether the last claim found keys in use: then it looks for them first
+    polled: bool = False  # nothing says that a job is due: the next claim looks before it takes
+    looked: bool = False  # a look has just seen that one is, or the last claim took all that it could
+    floors: dict[int, float] = msgspec.field(default_factory=dict)  # priority → `run_at` of the last job taken
+    from_floors: bool = False  # take plain jobs from there on, without a look at what may lie before
+    limit_cursor: str = ""
+    group_cursor: str = ""
+    moved: deque[str] = msgspec.field(default_factory=partial(deque, maxlen=MOVED_MAX))  # groups to look at first
+    last_key: str = ""  # round robin: the key served last
+    local: LocalKeys = msgspec.field(default_factory=LocalKeys)
+
+    def full_keys(self) -> set[str]:
+        """The keys of which this worker may start no more, whatever their limits allow."""
+        local, failing_max = self.local, self.threads - self.reserved_threads
+        pool_is_full = self.reserved_threads > 0 and local.silent_in_flight >= failing_max
+        return {
+            key for key in local.in_flight if (pool_is_full and key in local.silent) or local.free_slots(key, 1) < 1
+        }
+
+
+class Floor(msgspec.Struct, frozen=True):
+    """The due time of the last job of a priority that was taken, in seconds since 1970."""
+
+    priority: int
+    run_at: float
+
+
+class ReadyKey(msgspec.Struct, frozen=True):
+    """A key with waiting jobs of one priority, how many of it may start, and how many of its parent's children."""
+
+    limit_key: str
+    priority: int
+    free_slots: int
+    pool: str
+    pool_free: int
+
+
+class GroupHead(msgspec.Struct, frozen=True):
+    """The first live job of a group, and the capacity under its limit."""
+
+    id: int
+    free_slots: int
+    pool: str | None
+    pool_free: int
+
+
+# What a leased row has behind the columns of a job.
+_EXPIRED, _DUE_SECONDS, _RUN_AT = -3, -2, -1
+PRIORITY = Job.__struct_fields__.index("priority")
+_BY_PRIORITY = itemgetter(PRIORITY, _RUN_AT, Job.__struct_fields__.index("id"))
+
+Rows = Sequence[Sequence[Any]]
+
+
+def _lease_rows(
+    store: Store, connection: Connection, pick: Statement, request: ClaimRequest, worker: str, **keyed: str
+) -> Rows:
+    """Lease the jobs that `pick` finds; their rows, in the order of their priority and time. In a transaction.
+
+    Args:
+        pick: ends with `lease`.
+    """
+    picked = {"queue": request.queue, "types": as_json(list(request.lease_seconds)), **keyed}
+    leased = {"worker": worker, "leases": as_json(request.lease_seconds)}
+    if store.is_postgresql:
+        return sorted(store.tuples(connection, pick, **picked, **leased), key=_BY_PRIORITY)
+    ids = store.value(connection, pick, **picked)
+    if ids == "[]":
+        return []
+    store.write(connection, _lease_these, ids=ids, **leased)
+    return sorted(_read(store, connection, ids), key=_BY_PRIORITY)
+
+
+def jobs_of(rows: Rows) -> list[Job]:
+    return [job_of(row, expired=row[_EXPIRED], due_seconds=row[_DUE_SECONDS]) for row in rows]
+
+
+def _read(store: Store, connection: Connection, ids: str) -> Rows:
+    """SQLite: a value that no JSON can hold, such as a text that is no UTF-8, has the rows read one by one."""
+    try:
+        rows: Rows = msgspec.json.decode(store.value(connection, _leased_as_json, ids=ids))
+    except (msgspec.DecodeError, UnicodeDecodeError, DBAPIError) as error:
+        if isinstance(error, DBAPIError) and fault_of(error) not in (Fault.DATA, Fault.BUG):
+            raise  # after which the transaction may be no more, and the rows unleased
+        return store.tuples(connection, _leased, ids=ids)
+    return rows
+
+
+def lease(sql: Sql, age_from: str) -> str:
+    """The end of a statement that has `picked`: PostgreSQL leases and returns the rows, SQLite gives their ids."""
+    if not sql.postgresql:
+        return "SELECT json_group_array(id) FROM picked"
+    aged = "" if age_from == "age_from" else f", age_from = {age_from}"
+    seconds = "CAST(CAST(:leases AS jsonb) ->> jobs.job_type AS double precision)"
+    return f"{_update(sql, seconds, sql.among('picked'), aged)} RETURNING {_columns(sql)}"
+
+
+def _lease_these(sql: Sql) -> str:
+    seconds = "(:leases ->> ('$.\"' || jobs.job_type || '\"'))"
+    return _update(sql, seconds, sql.any_of("ids", "int"), f", age_from = {_younger(sql)}")
+
+
+def _update(sql: Sql, seconds: str, these: str, aged: str) -> str:
+    """`status <> 'running'` is checked again on the row that is locked."""
+    return f"""
+        UPDATE {sql.jobs} AS jobs SET status = 'running', attempts = attempts + 1, lease_token = {sql.next_token},
+            locked_by = :worker, locked_until = {sql.after(seconds)}, started_at = {sql.now}, released_at = NULL,
+            updated_at = {sql.now}{aged}
+        WHERE id {these} AND status <> 'running'"""
+
+
+def _leased(sql: Sql) -> str:
+    return f"SELECT {_columns(sql)} {_of_these(sql)}"
+
+
+def _leased_as_json(sql: Sql) -> str:
+    """As bytes, which the driver leaves as they are."""
+    row = f"json_array({', '.join([*job_values(sql), *_further(sql)])})"
+    return f"SELECT CAST(json_group_array({row}) AS BLOB) {_of_these(sql)}"
+
+
+def _of_these(sql: Sql) -> str:
+    return f"FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')}"
+
+
+def _columns(sql: Sql) -> str:
+    return f"{job_columns(sql)}, {', '.join(_further(sql))}"
+
+
+def _further(sql: Sql) -> tuple[str, ...]:
+    return f"expires_at <= {sql.now}", sql.seconds("run_at"), sql.epoch("run_at")
+
+
+def _younger(sql: Sql) -> str:
+    """`age_from`, later by what its key (or the key's parent) was paused since the job's last claim.
+
+    Only the sum of a run of pauses is kept: a job that came in its midst gets at most that sum, and never more
+    than it has waited.
+    """
+    since = sql.greatest(
+        "COALESCE(l.paused_from, jobs.age_from)", "jobs.age_from", "COALESCE(jobs.started_at, jobs.age_from)"
+    )
+    rested = sql.smallest("l.paused_seconds", sql.seconds(since))
+    seconds = f"""(
+            SELECT COALESCE(max({rested}), 0) FROM {sql.limits} AS l
+            WHERE (l.limit_key = jobs.limit_key
+                OR l.limit_key = (SELECT parent_key FROM {sql.limits} WHERE limit_key = jobs.limit_key))
+            AND l.paused_until > {since})"""
+    return f"CASE WHEN jobs.limit_key IS NULL THEN age_from ELSE {sql.after(seconds, 'age_from')} END"
+
 
 LATE_SECONDS = 2.0  # what became visible so late after its `run_at` is still seen from a floor
 
@@ -40,10 +211,10 @@ def lease_plain(store: Store, connection: Connection, request: ClaimRequest, wor
     """Lease plain jobs if no job of the queue has a key, the common case; else lease none."""
     if request.from_floors:
         floors = as_json([Floor(*floor) for floor in sorted(request.floors.items())])
-        rows = lease_rows(store, connection, _plain_from_floors(limit), request, worker, floors=floors)
+        rows = _lease_rows(store, connection, _plain_from_floors(limit), request, worker, floors=floors)
     else:
-        rows = lease_rows(store, connection, _plain_alone(limit), request, worker)
-    request.floors.update((row[PRIORITY], row[RUN_AT]) for row in rows)
+        rows = _lease_rows(store, connection, _plain_alone(limit), request, worker)
+    request.floors.update((row[PRIORITY], row[_RUN_AT]) for row in rows)
     return jobs_of(rows)
 
 
@@ -65,7 +236,7 @@ def lease_any(
     per_key = min(size for size in SIZES if size >= min(room, share, limit))
     statement = _all_kinds(limit, per_key, request.fair)
     turn = {"last_key": request.last_key} if request.fair else {}
-    jobs = _leased(
+    jobs = _lease_jobs(
         store, connection, statement, request, worker, ready_keys=as_json(ready_keys), heads=as_json(heads), **turn
     )
     if request.fair and jobs:
@@ -85,10 +256,10 @@ def _by_turns(jobs: Sequence[Job], before: str) -> list[Job]:
     return [jobs[number] for *_, number in sorted(turns)]
 
 
-def _leased(
+def _lease_jobs(
     store: Store, connection: Connection, statement: Statement, request: ClaimRequest, worker: str, **keyed: str
 ) -> list[Job]:
-    return jobs_of(lease_rows(store, connection, statement, request, worker, **keyed))
+    return jobs_of(_lease_rows(store, connection, statement, request, worker, **keyed))
 
 
 def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequence[int]) -> Exception | None:
@@ -100,7 +271,7 @@ def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequen
     try:
         with store.begin() as connection:
             transaction = connection.get_transaction()
-            _leased(store, connection, _these, request, worker, ids=as_json(ids))
+            _lease_jobs(store, connection, _these, request, worker, ids=as_json(ids))
             assert transaction is not None
             transaction.rollback()
     except EffectsError:
@@ -112,7 +283,7 @@ def lease_and_undo(store: Store, request: ClaimRequest, worker: str, ids: Sequen
 
 def _these(sql: Sql) -> str:
     rows = f"SELECT id FROM {sql.jobs} WHERE id {sql.any_of('ids', 'int')} AND status <> 'running' {sql.lock()}"
-    return f"WITH picked AS ({rows}) {lease(sql, younger(sql))}"
+    return f"WITH picked AS ({rows}) {lease(sql, _younger(sql))}"
 
 
 def loose_priorities(sql: Sql, condition: str) -> str:
@@ -140,14 +311,24 @@ def _plain_alone(limit: int) -> Statement:
 
 @cache
 def _plain_from_floors(limit: int) -> Statement:
-    """PostgreSQL: `_plain_alone` past the index entries of jobs that were done, which a held snapshot keeps."""
+    """PostgreSQL: `_plain_alone` past the index entries of jobs that were done, which a held snapshot keeps.
+
+    Between the priorities that have a floor nothing was taken: there the first that waits is found by one probe each.
+    """
 
     def build(sql: Sql) -> str:
-        floors, late = sql.rows("floors", Floor), sql.time(f"floor - {LATE_SECONDS}")
+        late = sql.time(f"floor - {LATE_SECONDS}")
         plain = _plain_postgresql(sql, limit, f"AND run_at >= {late}")
+        between = f"FROM {sql.jobs} WHERE queue = :queue AND {PLAIN} AND priority > below AND priority < above"
         return f"""
-        WITH priorities(p, floor) AS (
-            SELECT priority, run_at FROM {floors} AS f WHERE NOT {keys_in_use(sql)} AND NOT {is_paused(sql)}
+        WITH floors AS (SELECT priority, run_at FROM {sql.rows("floors", Floor)} AS f), gaps AS (
+            SELECT lag(priority, 1, {PRIORITY_MIN - 1}) OVER (ORDER BY priority) AS below, priority AS above
+            FROM (SELECT priority FROM floors UNION ALL SELECT {PRIORITY_MAX + 1}) AS bounds
+        ), priorities(p, floor) AS (
+            SELECT * FROM (
+                SELECT priority, run_at FROM floors
+                UNION ALL SELECT {sql.least("priority", between)}, '-Infinity' FROM gaps
+            ) AS f WHERE NOT {keys_in_use(sql)} AND NOT {is_paused(sql)} ORDER BY 1
         ), {_picked(plain, limit)}
         {lease(sql, "age_from")}"""
 
@@ -183,7 +364,7 @@ def _all_kinds(limit: int, per_key: int, fair: bool) -> Statement:
             SELECT id FROM placed WHERE pool_place <= pool_free AND NOT {is_paused(sql)}
             ORDER BY {order} LIMIT {limit}
         )
-        {lease(sql, younger(sql))}"""
+        {lease(sql, _younger(sql))}"""
 
     return build
 

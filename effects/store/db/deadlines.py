@@ -29,14 +29,40 @@ class Bounds(NamedTuple):
     seconds: float
 
 
-class Call:
-    """A transaction under way. `driver` is its connection, once it has one."""
+class CodeAbandoned(BaseException):
+    """The transaction in which this code of an app ran was overdue; another thread has gone on without it."""
 
-    __slots__ = ("driver", "seconds", "until")
+
+class CodeTime:
+    """The time that code of an app may take, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.until
+
+
+class Call:
+    """A transaction under way.
+
+    Attributes:
+        driver: its connection, once it has one.
+        code: what runs in it, if that is code of an app's, and `cut_code` ends its transaction.
+        cut_at: when it was overdue (monotonic).
+    """
+
+    __slots__ = ("abandoned", "code", "cut_at", "cut_code", "driver", "seconds", "thread", "until")
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.until = seconds, time.monotonic() + seconds
+        self.thread = threading.current_thread()
         self.driver: Any = None
+        self.code: Any = None
+        self.cut_code: Callable[[], bool] | None = None
+        self.cut_at: float | None = None
+        self.abandoned = False
 
 
 class Deadlines:
@@ -91,22 +117,73 @@ class Deadlines:
             with self._lock:
                 self._calls.discard(call)
 
-    def cut_overdue(self) -> int:
-        """Shut the sockets of transactions that are past their time; how many that were. From any thread."""
+    @contextmanager
+    def code(self, code: object, code_time: CodeTime, cut: Callable[[], bool]) -> Iterator[None]:
+        """Meanwhile code of an app runs in this thread's transaction, at most so long.
+
+        Args:
+            code: what it is, for `cut_overdue` and `abandon`.
+            cut: ends the transaction, from another thread; False if it could not yet.
+
+        Raises:
+            CodeAbandoned: it took so long that another thread has gone on without it.
+        """
+        call: Call | None = getattr(self._local, "call", None)
+        if call is None:
+            yield
+            return
+        whole = call.until
+        call.code, call.cut_code, call.until = code, cut, min(whole, code_time.until)
+        try:
+            yield
+        finally:
+            with self._lock:
+                call.code = call.cut_code = None
+                call.until = whole
+            if call.abandoned:
+                raise CodeAbandoned
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether this thread's transaction was."""
+        call: Call | None = getattr(self._local, "call", None)
+        return call is not None and call.cut_at is not None
+
+    def cut_overdue(self) -> list[Call]:
+        """End the transactions that are past their time, by shutting their sockets. From any thread."""
         now = time.monotonic()
+        cut = []
         with self._lock:  # connections are returned under this lock
-            overdue = [call for call in self._calls if now > call.until and call.driver is not None]
-            for call in overdue:
-                call.until = float("inf")
-                _shut(call.driver)
-        return len(overdue)
+            for call in [call for call in self._calls if now > call.until and call.driver is not None]:
+                if call.cut_code is None:
+                    shut(call.driver)
+                elif not call.cut_code():
+                    continue  # at the next look
+                call.until, call.cut_at = float("inf"), now
+                cut.append(call)
+        return cut
+
+    def abandon(self, seconds: float) -> list[Call]:
+        """The calls whose code runs so long after it was cut. Where it ends after all, `code` raises CodeAbandoned."""
+        before = time.monotonic() - seconds
+        with self._lock:
+            stuck = [
+                call
+                for call in self._calls
+                if call.code is not None and not call.abandoned and call.cut_at is not None and call.cut_at < before
+            ]
+            for call in stuck:
+                call.abandoned = True
+        return stuck
 
     def _connected(self, driver: Any, record: object) -> None:
         self._used(driver)
 
     def _used(self, driver: Any) -> None:
         call: Call | None = getattr(self._local, "call", None)
-        if call is not None:  # what it took to connect has a bound of its own: other hosts may have been asked first
+        if (
+            call is not None and call.code is None
+        ):  # what it took to connect has its own bound: other hosts may have been asked first
             call.until, call.driver = time.monotonic() + call.seconds, driver
 
 
@@ -123,7 +200,7 @@ class _Ping:
         return self._ping(driver)
 
 
-def _shut(driver: Any) -> None:
+def shut(driver: Any) -> None:
     """End the conversation under the driver's feet. A SQLite connection has no socket, and waits for no server."""
     fileno = getattr(driver, "fileno", None)
     if fileno is not None:
@@ -140,11 +217,29 @@ class BoundedLock:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._lock = threading.RLock()
+        self._released = threading.Condition(threading.Lock())
+        self._holder: int | None = None
+        self._times = 0
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(timeout=self._seconds):
-            raise StoreConflict(f"another thread of this process has been writing for {self._seconds:g} s")
+        thread = threading.get_ident()
+        with self._released:
+            if self._holder != thread and not self._released.wait_for(lambda: self._holder is None, self._seconds):
+                raise StoreConflict(f"another thread of this process has been writing for {self._seconds:g} s")
+            self._holder, self._times = thread, self._times + 1
 
     def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        with self._released:
+            if self._holder == threading.get_ident():
+                self._times -= 1
+                if self._times == 0:
+                    self._free()
+
+    def free(self) -> None:
+        """Let others have it although its holder does not return."""
+        with self._released:
+            self._free()
+
+    def _free(self) -> None:
+        self._holder, self._times = None, 0
+        self._released.notify()

@@ -1,23 +1,31 @@
-"""Engines as effects needs them: SQLite in WAL with immediate transactions, PostgreSQL with or without a pooler."""
+"""Engines as effects needs them: SQLite in WAL with immediate transactions, PostgreSQL with or without a pooler.
+
+The files of a SQLite database are private from their first moment on. PostgreSQL's dialect sends no statements for what
+it must know: the login has told it.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
+import stat
 import time
-import weakref
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import sqlalchemy as sa
-from sqlalchemy import Engine, QueuePool, event
+from sqlalchemy import Connection, Engine, QueuePool, event
 from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from effects.errors import ConfigurationError
-from effects.store.db.files import create_database_file
+from effects.errors import ConfigurationError, WorkerCannotContinue
+from effects.kit.process import PRIVATE_MODE, after_fork_in_child, create_private
 from effects.store.db.urls import database_url as parse_url
 
 SQLITE_BUSY_SECONDS = 30.0
@@ -25,9 +33,6 @@ SQLITE_SWITCH_SECONDS = 0.005  # between two tries to switch to WAL
 # At DEBUG, SQLAlchemy logs every row that it reads. Our engines use a separate logger that does not, whatever
 # the level of the others; to see the statements, set its level.
 LOGGING_NAME = "effects"
-logging.getLogger(f"sqlalchemy.engine.Engine.{LOGGING_NAME}").setLevel(logging.WARNING)
-# A pool's logger has its class's name: that of ours says nothing at INFO, as SQLAlchemy's says nothing by default.
-logging.getLogger(f"{__name__}.ConnectionPool").setLevel(logging.WARNING)
 SQLITE_VERSION_MIN = (3, 38, 0)  # RETURNING (3.35) and the JSON operators (3.38)
 # libpq's own have no end: a dead host is noticed after a quarter of an hour. A value of the URL goes before these.
 CONNECTION_TIMEOUTS = {
@@ -47,6 +52,7 @@ SESSION_DEFAULTS = {
     "idle_in_transaction_session_timeout": f"{IDLE_SECONDS:g}s",
     "statement_timeout": "0",  # it could turn the wait for a synchronous standby into a COMMIT
     "default_transaction_isolation": "read committed",
+    "extra_float_digits": "1",  # with fewer, a time is read back as another one
     "jit": "off",  # where statistics are missing, a statement of milliseconds would be compiled for a fifth of a second
     # A prepared statement keeps its plan. One that was made while a table was empty reads it from end to end, and
     # would do so with a million rows, until the table is analyzed.
@@ -56,8 +62,14 @@ SESSION_DEFAULTS = {
     "max_parallel_workers_per_gather": "0",
 }
 HAS_DEFAULTS = "effects_has_defaults"  # in the `info` of a connection whose session has them
+_LOCAL = "effects_local_settings"  # in the `info` of any other: what each transaction of ours there sets for itself
+_UTF8 = ("UTF8", "UTF-8")  # as the server says it, and as some poolers do
 PREPARE_AFTER = 5  # executions, of which each had a plan for its own parameters
-registry.register("postgresql.effects", "effects.store.db.dialect", "LoginDialect")
+_COMPANIONS = ("", "-wal", "-shm", "-journal")
+logging.getLogger(f"sqlalchemy.engine.Engine.{LOGGING_NAME}").setLevel(logging.WARNING)
+# A pool's logger has its class's name: that of ours says nothing at INFO, as SQLAlchemy's says nothing by default.
+logging.getLogger(f"{__name__}.ConnectionPool").setLevel(logging.WARNING)
+registry.register("postgresql.effects", "effects.store.db.engine", "LoginDialect")
 
 
 def create_engine(database_url: str) -> Engine:
@@ -109,8 +121,49 @@ def autocommit_engine(engine: Engine) -> Engine | None:
     return autocommit
 
 
+def local_settings(connection: Connection) -> str:
+    """What a transaction of ours must set, whatever a role or a database sets for its sessions; often nothing.
+
+    Read once for each connection of the driver. Nothing else that can be set so changes what we write, read or decide.
+
+    Raises:
+        ConfigurationError: the database cannot hold every text.
+    """
+    info = connection.info
+    if HAS_DEFAULTS in info:
+        return ""
+    if _LOCAL not in info:
+        driver: Any = connection.connection.driver_connection
+        _refuse_other_encodings(driver)
+        digits = int(str(connection.exec_driver_sql("SHOW extra_float_digits").scalar()))
+        settings = {"client_encoding": "'UTF8'"} if _status(driver, "client_encoding") not in _UTF8 else {}
+        settings |= {"extra_float_digits": "1"} if digits < 1 else {}
+        info[_LOCAL] = "; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items())
+    return str(info[_LOCAL])
+
+
+def _status(driver: Any, name: str) -> str:
+    """What the server has reported at the login or since, without a statement; of another driver, what is needed."""
+    info = getattr(driver, "info", None)
+    return (getattr(info, "parameter_status", lambda name: None)(name) or _UTF8[0]).upper()
+
+
+def _refuse_other_encodings(driver: Any) -> None:
+    if (encoding := _status(driver, "server_encoding")) not in _UTF8:
+        raise ConfigurationError(
+            f"the database {driver.info.dbname!r} has the encoding {encoding}, which cannot hold every text: effects "
+            "needs UTF8. Create another (CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8') and restore a dump of "
+            "this one into it"
+        )
+
+
 def _begin_session(driver: Any, record: ConnectionPoolEntry) -> None:
     """Set the session's defaults, and prepare statements from then on; neither behind a pooler."""
+    try:
+        _refuse_other_encodings(driver)
+    except ConfigurationError:
+        driver.close()  # no pool has it yet
+        raise
     if set_for_session(driver, SESSION_DEFAULTS):
         driver.prepare_threshold = PREPARE_AFTER
         record.info[HAS_DEFAULTS] = True
@@ -131,7 +184,7 @@ def _postgresql_engine(url: sa.URL, *, isolation_level: IsolationLevel, **option
     timeouts = {name: value for name, value in CONNECTION_TIMEOUTS.items() if name not in url.query}
     engine = sa.create_engine(
         url,
-        connect_args={"prepare_threshold": None, **timeouts},
+        connect_args={"prepare_threshold": None, "client_encoding": "utf8", **timeouts},
         isolation_level=isolation_level,
         poolclass=ConnectionPool,
         pool_size=10,
@@ -196,13 +249,7 @@ def use_wal(connection: sqlite3.Connection, seconds: float = SQLITE_BUSY_SECONDS
 
 def _dispose_after_fork(engine: Engine) -> None:
     """Drop inherited connections, unclosed: a child must not use its parent's sockets."""
-    engine_ref = weakref.ref(engine)
-
-    def forget() -> None:
-        if (inherited := engine_ref()) is not None:
-            inherited.dispose(close=False)
-
-    os.register_at_fork(after_in_child=forget)
+    after_fork_in_child(engine, partial(Engine.dispose, close=False))
 
 
 def pooler_between(driver: Any) -> bool:
@@ -243,7 +290,7 @@ class ConnectionPool(QueuePool):
 def close_for_good(engine: Engine) -> None:
     """Dispose of an engine that is not used again: a thread that still runs leaves no connection open in it.
 
-    The engine still works; each use then opens a connection of its own.
+    The engine still works; each use then opens its own connection.
     """
     engine.dispose()
     engine.pool.dispose()  # the new one, which keeps nothing either
@@ -272,3 +319,103 @@ class HostMemory:
         info = getattr(driver, "info", None)
         if info is not None:
             self._last = (str(info.host), str(info.port))
+
+
+class LoginDialect(PGDialect_psycopg):
+    """SQLAlchemy's own for psycopg, without its statements at the first connection of a process.
+
+    What it leaves unknown, the default schema and isolation level, is for reflection and for other isolation levels.
+    """
+
+    supports_statement_cache = True
+
+    def _get_server_version_info(self, connection: Connection) -> tuple[int, int]:
+        major, minor = divmod(_info(connection).server_version, 10_000)
+        return major, minor
+
+    def _get_default_schema_name(self, connection: Connection) -> str:
+        raise NotImplementedError  # SQLAlchemy's word for "not known"
+
+    def get_default_isolation_level(self, dbapi_conn: Any) -> NoReturn:
+        raise NotImplementedError
+
+    def _set_backslash_escapes(self, connection: Connection) -> None:
+        self._backslash_escapes = _info(connection).parameter_status("standard_conforming_strings") == "off"
+
+
+def _info(connection: Connection) -> Any:
+    driver: Any = connection.connection.driver_connection
+    return driver.info
+
+
+def create_database_file(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+    """Create the file of a new database with mode 0600, before SQLite would with the umask's.
+
+    The write-ahead log and its index get the mode of the file from SQLite. A file that exists is left as it is; of a
+    link, the target is created. For SQLAlchemy's event `do_connect`.
+    """
+    file = _file_of(str(arguments[0]), is_uri=bool(options.get("uri")))
+    if file is not None:
+        with suppress(OSError):  # it exists, or cannot be created: SQLite reports that
+            create_private(file.resolve()).close()
+
+
+def _file_of(name: str, *, is_uri: bool) -> Path | None:
+    """The file that this name opens; None for a database in memory, and for one that is opened to be read."""
+    if is_uri and name.startswith("file:"):
+        url = urlsplit(name)
+        if parse_qs(url.query).get("mode", ["rwc"])[-1] != "rwc":  # the others create no file
+            return None
+        name = unquote(url.path)
+    return None if name in ("", ":memory:") or name.startswith(":") else Path(name)
+
+
+def wide_files(database: Path) -> dict[Path, int]:
+    """The database's file and companions that others than the owner may open, with their modes."""
+    modes: dict[Path, int] = {}
+    for suffix in _COMPANIONS:
+        file = database.with_name(database.name + suffix)
+        with suppress(OSError):
+            modes[file] = stat.S_IMODE(file.stat().st_mode)
+    return {file: mode for file, mode in modes.items() if mode & ~PRIVATE_MODE & 0o777}
+
+
+class DatabaseFile:
+    """The file as it is when this is made; it must exist by then.
+
+    A process that has a file open continues with it after it was deleted or replaced: alive, and
+    alone with it. PostgreSQL has no such file.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._path = _path_of(engine)
+        self._identity = self._look()
+
+    def check(self) -> None:
+        """Compare it with the file at its path now.
+
+        Raises:
+            WorkerCannotContinue: it was deleted or replaced.
+        """
+        if self._path is None or (now := self._look()) == self._identity:
+            return
+        fate = "deleted" if now is None else "replaced by another"
+        raise WorkerCannotContinue(
+            f"the database file {self._path} was {fate} while this process had it open: what it reads and writes is "
+            "the old one; start a fresh process"
+        )
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat() if self._path is not None else None
+        except FileNotFoundError:
+            return None
+        return (status.st_dev, status.st_ino) if status is not None else None
+
+
+def _path_of(engine: Engine) -> Path | None:
+    """Absolute, since a process may change its directory; None where the database is in memory, or on a server."""
+    name = engine.url.database
+    if engine.dialect.name != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
+        return None
+    return Path(name).absolute()

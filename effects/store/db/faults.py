@@ -8,6 +8,7 @@
 | `schema` | our tables are not there: a deploy may be under way, so wait for a while |
 | `data` | a row, or what is to be written, is at fault: narrow it down, and repeat the others |
 | `denied` | a privilege is missing: an operator can grant it meanwhile |
+| `lost` | a statement lost its connection a second time, while the database answers others: as `data` |
 | `corrupt` | the file is damaged: no reaction of ours can help |
 | `bug` | anything else: log it and continue |
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,18 @@ from effects.errors import EffectsError, StoreConflict, StoreRejected, StoreUnav
 
 _QUERY_CANCELED = "57014"
 _LOCK_NOT_AVAILABLE = "55P03"
+_OF_ENCODINGS = ("22021", "22P05")  # a character that the other encoding has not
+_ENDED_BY_SERVER = ("25P03", "25P04", "57P01", "57P02", "57P05")  # idle, transaction_timeout, terminated, crash, idle
+_SQLITE_SCHEMA = (
+    "no such table",
+    "no such column",
+    "has no column named",
+    "no such index",
+)  # SQLITE_ERROR, by its text
+_SQLITE_DATA = ("malformed JSON", "bad JSON path", "JSON path error", "integer overflow")
+_MISSING_TABLE = re.compile(r'(?:relation "|no such table: )(?:\w+\.)?(\w+)')
+# Execution option of the Store's connections: those whose server is unavailable are not used again.
+OURS = {"effects_store": True}
 
 
 class Fault(StrEnum):
@@ -39,6 +52,7 @@ class Fault(StrEnum):
     READ_ONLY = "read_only"
     SCHEMA = "schema"
     DATA = "data"
+    LOST = "lost"
     DENIED = "denied"
     CORRUPT = "corrupt"
     BUG = "bug"
@@ -96,13 +110,6 @@ SQLITE = {
     sqlite3.SQLITE_RANGE: Fault.DATA,
     sqlite3.SQLITE_NOTADB: Fault.CORRUPT,
 }
-_SQLITE_SCHEMA = (
-    "no such table",
-    "no such column",
-    "has no column named",
-    "no such index",
-)  # SQLITE_ERROR, by its text
-_SQLITE_DATA = ("malformed JSON", "bad JSON path", "JSON path error", "integer overflow")
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -123,7 +130,7 @@ def fault_of(error: BaseException) -> Fault:
     if _preparation_is_stale(error):
         return Fault.CONFLICT
     if (state := state_of(error)) is not None:
-        return _of_state(state)
+        return Fault.DENIED if _session_encoding(error) else _of_state(state)
     if error.connection_invalidated:
         return Fault.OUTAGE
     if type(error).__name__ == "DataError":  # psycopg refuses a value before the server sees it
@@ -147,12 +154,23 @@ def state_of(error: BaseException) -> str | None:
 
 def is_locked_out(error: Exception) -> bool:
     """Whether PostgreSQL ended the statement because it waited for a lock for longer than it may."""
-    return state_of(error.__cause__ or error) == _LOCK_NOT_AVAILABLE
+    return state_of(error.__context__ or error) == _LOCK_NOT_AVAILABLE
 
 
 def is_cancelled(error: Exception) -> bool:
     """Whether PostgreSQL ended the statement: it took longer than it may, or someone cancelled it."""
-    return state_of(error.__cause__ or error) == _QUERY_CANCELED
+    return state_of(error.__context__ or error) == _QUERY_CANCELED
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a connection ended under a statement; not: none could be made, or the server refused something."""
+    original = error.__context__ if isinstance(error, StoreUnavailable) else error
+    if original is None or fault_of(error) not in (Fault.CONFLICT, Fault.OUTAGE):
+        return False
+    state = state_of(original)
+    if state is None:
+        return isinstance(original, DBAPIError) and not _unconnected(original, state)
+    return state.startswith("08") or state in _ENDED_BY_SERVER
 
 
 def _preparation_is_stale(error: BaseException) -> bool:
@@ -162,6 +180,15 @@ def _preparation_is_stale(error: BaseException) -> bool:
         diagnostics: Any = getattr(getattr(error, "orig", None), "diag", None)
         return getattr(diagnostics, "source_function", None) == "RevalidateCachedQuery"
     return state == "26000"
+
+
+def _session_encoding(error: BaseException) -> str | None:
+    """The encoding of a session that cannot carry every text, where that is the fault, and no row's."""
+    if state_of(error) not in _OF_ENCODINGS:
+        return None
+    original: Any = getattr(error, "orig", None)
+    encoding = getattr(original, "_encoding", "utf-8")  # that of the session, by which psycopg has read the message
+    return None if encoding in ("utf-8", "utf8") else encoding
 
 
 def _of_state(state: str) -> Fault:
@@ -182,17 +209,12 @@ def _of_sqlite(original: sqlite3.Error) -> Fault:
 
 # -- what our callers see ------------------------------------------------------------------------------------
 
-_MISSING_TABLE = re.compile(r'(?:relation "|no such table: )(?:\w+\.)?(\w+)')
-
-# Execution option of the Store's connections: those whose server is unavailable are not used again.
-OURS = {"effects_store": True}
-
 
 def drop_connections(engine: Engine) -> None:
     """Invalidate the engine's connections after an outage, since only a fresh one reaches the current server, and when
     a statement that was prepared holds no longer.
 
-    Holds for statements of the Store. What an app does on an engine of its own is left as it is.
+    Holds for statements of the Store. What an app does on its own engine is left as it is.
     """
     event.listen(engine, "handle_error", _drop_connection)
 
@@ -211,8 +233,14 @@ def _drop_connection(context: ExceptionContext) -> None:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(init_command: Callable[[], str]) -> Iterator[None]:
     """Translate database errors to ours by class. Data errors pass: the caller knows the rows to narrow down.
+
+    What ours says is all there is to know, but for a statement that the database does not understand: only there a
+    traceback has the driver's, and SQLAlchemy's. `__context__` has it always.
+
+    Args:
+        init_command: gives the command that creates or migrates the tables.
 
     Raises:
         StoreConflict, StoreUnavailable, StoreRejected: see the table at the top.
@@ -223,7 +251,7 @@ def translated() -> Iterator[None]:
         fault = fault_of(error)
         if fault is Fault.DATA:
             raise
-        raise _as_ours(fault, error) from error
+        raise _as_ours(fault, error, init_command) from (error if fault is Fault.BUG else None)
 
 
 def _identifiers(error: DBAPIError | PoolTimeout, state: str | None) -> str | None:
@@ -246,13 +274,19 @@ def _unconnected(error: DBAPIError | PoolTimeout, state: str | None) -> str:
     return f": {words}" if state is None and words.startswith(("connection failed: ", "connection to server ")) else ""
 
 
-def _as_ours(fault: Fault, error: DBAPIError | PoolTimeout) -> EffectsError:
+def _as_ours(fault: Fault, error: DBAPIError | PoolTimeout, init_command: Callable[[], str]) -> EffectsError:
     state = state_of(error)
     cause = ", ".join(filter(None, (type(error).__name__, state, _identifiers(error, state))))
     text = _TEXTS[fault, state is not None and state.startswith("SQLITE")]
-    if fault is Fault.SCHEMA and not _is_of_effects(error, state):
+    if fault is Fault.SCHEMA:
         text = "a table of the app's own is missing: create it (its migrations, or metadata.create_all)"
-    text = f"{text} ({cause}){_unconnected(error, state)}"
+        if _is_of_effects(error, state):
+            text = f"a table, a column or a schema is missing: run `{init_command()}`"
+    if isinstance(error, PoolTimeout):
+        text = "every connection of the pool is in use: give the engine a larger one (pool_size, max_overflow)"
+    if (encoding := _session_encoding(error)) is not None:
+        text = cannot_carry(encoding)
+    text = f"{_OF_STATES.get((state or '')[:2], text)} ({cause}){_unconnected(error, state)}"
     if fault is Fault.CONFLICT:
         return StoreConflict(text)
     if fault in (Fault.OUTAGE, Fault.READ_ONLY):
@@ -260,11 +294,24 @@ def _as_ours(fault: Fault, error: DBAPIError | PoolTimeout) -> EffectsError:
     return StoreRejected(text, fault=fault)
 
 
+def cannot_carry(encoding: str) -> str:
+    """What is wrong with a session of this encoding, and how to mend it."""
+    return (
+        f"the session's client_encoding ({encoding}) cannot carry this text: connect with client_encoding=utf8 "
+        "(PGCLIENTENCODING, or a role or database, has set another)"
+    )
+
+
+_OF_STATES = {
+    "53": "the server is short of connections, memory or disk",
+    "58": "the server cannot use a file of its own: its log says which",
+}
 _ANY = {
     Fault.CONFLICT: "another transaction is in the way",
     Fault.OUTAGE: "the database cannot be reached",
-    Fault.READ_ONLY: "this server is read-only (a standby?); give all hosts and target_session_attrs=read-write",
-    Fault.SCHEMA: "a table, a column or a schema is missing: run `effects init`",
+    Fault.READ_ONLY: "this server takes no writes: it is a standby (give all hosts and "
+    "target_session_attrs=read-write), or default_transaction_read_only is set for the role or the database",
+    Fault.SCHEMA: "a table, a column or a schema is missing",
     Fault.DENIED: "the database denies us a privilege",
     Fault.CORRUPT: "the file is not a sound database: restore it from a backup",
     Fault.BUG: "the database rejected a statement",

@@ -1,22 +1,23 @@
 """What people and scripts are shown: jobs, attempts, actions, effects. Facts only; no payload is among them.
 
-No row can break a list: what Python cannot represent is shown as a text.
+No row can break a list: see `effects.kit.moments.moment`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Row
 
-from effects.moments import moment
+from effects.kit.moments import moment, moment_or_none
+from effects.kit.text.wording import shown_status
 
-Moment: TypeAlias = dt.datetime | str
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +33,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     group_key: str | None
     limit_key: str | None
-    created_at: Moment
-    run_at: Moment
-    expires_at: Moment | None
-    started_at: Moment | None
-    finished_at: Moment | None
+    created_at: dt.datetime
+    run_at: dt.datetime
+    expires_at: dt.datetime | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
     worker: str | None
     error_code: str | None
     last_error: str | None
@@ -49,15 +50,16 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `answer`: the peer's answer or the error, in a few words, with the place of an error; "" if there is neither.
     `error_text`: the exception's text, where it is kept; in the record of a row, as it is stored. `frames`: where an
-    exception came through, the app's innermost frame first (`effects.process.frames`). `phases_ms`: phase →
-    milliseconds, with `total`; empty for attempts that have no phases.
+    exception came through, the app's innermost frame first (`effects.kit.frames`). `phases_ms`: phase →
+    milliseconds, with `total`; empty for attempts that have no phases. `late_outcome` and so on: what its worker learnt
+    after it had lost the lease, of an attempt that is recorded as lost or unknown.
     """
 
     job_id: int
     lease_token: int
     attempt: int
-    started_at: Moment
-    finished_at: Moment
+    started_at: dt.datetime
+    finished_at: dt.datetime
     seconds: float
     worker: str | None
     outcome: str
@@ -70,14 +72,25 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
     phases_ms: dict[str, float]
     detail: Any  # an object, if our own code wrote it
+    late_outcome: str | None
+    late_verdict: str | None
+    late_code: str | None
+    late_message: str | None
+    late_at: dt.datetime | None
+
+    @property
+    def late(self) -> str:
+        """The late outcome in words, such as `refused (smtp_550: no such mailbox)`; "" without one."""
+        why = ": ".join(filter(None, (self.late_code, self.late_message)))
+        return f"{self.late_outcome or ''}{f' ({why})' if why else ''}"
 
 
 class WorkerSilence(msgspec.Struct, frozen=True, kw_only=True):
     """The worker of a running job has missed heartbeats. `taken_back_at`: when the job is another worker's to take."""
 
     seconds: float
-    seen_at: Moment
-    taken_back_at: Moment
+    seen_at: dt.datetime
+    taken_back_at: dt.datetime
 
 
 class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +100,7 @@ class ActionRecord(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     actor: str
     reason: str | None
-    created_at: Moment
+    created_at: dt.datetime
 
 
 class EffectStory(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,54 +122,41 @@ class EffectStory(msgspec.Struct, frozen=True, kw_only=True):
 # -- from rows, whose times are seconds since 1970 -------------------------------------------------------
 
 
+def record(kind: type[R], row: Any, **fields: Any) -> R:
+    """A row as a msgspec Struct: each field from its column, times and truth values as Python has them.
+
+    Args:
+        fields: those whose columns have other names, or other values.
+    """
+    for name, convert in _conversions(kind):
+        if name not in fields:
+            value = getattr(row, name)
+            fields[name] = value if convert is None or value is None else convert(value)
+    return kind(**fields)
+
+
+@cache
+def _conversions(kind: type[msgspec.Struct]) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    kinds: dict[Any, Callable[[Any], Any]] = {dt.datetime: moment, dt.datetime | None: moment, bool: bool}
+    return [(field.name, kinds.get(field.type)) for field in msgspec.structs.fields(kind)]
+
+
 def job_record(row: Row[Any]) -> JobRecord:
-    return JobRecord(
-        id=row.id,
-        job_type=row.job_type,
-        status=row.status,
-        queue=row.queue,
-        priority=row.priority,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
-        key=row.idempotency_key,
-        group_key=row.group_key,
-        limit_key=row.limit_key,
-        created_at=shown_moment(row.created_at),
-        run_at=shown_moment(row.run_at),
-        expires_at=shown_moment_or_none(row.expires_at),
-        started_at=shown_moment(row.started_at) if row.status == "running" else None,
-        finished_at=shown_moment_or_none(row.finished_at),
-        worker=row.worker if row.status == "running" else None,
-        error_code=row.error_code,
-        last_error=row.last_error,
-        requeued_from=row.requeued_from,
-        cancel_requested=bool(row.cancel_requested),
-    )
+    is_running = row.status == "running"
+    return record(
+        JobRecord, row, status=shown_status(row.status), key=row.idempotency_key,
+        worker=row.worker if is_running else None, started_at=moment_or_none(row.started_at) if is_running else None,
+    )  # fmt: skip
 
 
 def attempt_record(row: Row[Any]) -> AttemptRecord:
     detail = None if row.detail is None else shown_json(row.detail)
     fields = detail if isinstance(detail, dict) else {}
     frames = row.stack.splitlines() if row.stack else []
-    return AttemptRecord(
-        job_id=row.job_id,
-        lease_token=row.lease_token,
-        attempt=row.attempt,
-        started_at=shown_moment(row.started_at),
-        finished_at=shown_moment(row.finished_at),
-        seconds=row.seconds,
-        worker=row.worker,
-        outcome=row.outcome,
-        verdict=row.verdict,
-        error_type=row.error_type,
-        error_code=row.error_code,
-        error_text=row.error_text,
-        message=row.message,
+    return record(
+        AttemptRecord, row, frames=frames, phases_ms=_phases(fields.get("ms")), detail=detail,
         answer=_answer(fields.get("status"), _placed(row.message or row.error_code, row.error_type, frames)),
-        frames=frames,
-        phases_ms=_phases(fields.get("ms")),
-        detail=detail,
-    )
+    )  # fmt: skip
 
 
 def _answer(status: Any, words: str | None) -> str:
@@ -181,27 +181,7 @@ def _phases(milliseconds: Any) -> dict[str, float]:
 
 
 def action_record(row: Row[Any]) -> ActionRecord:
-    return ActionRecord(
-        job_id=row.job_id,
-        action=row.action,
-        actor=row.actor,
-        reason=row.reason,
-        created_at=shown_moment(row.created_at),
-    )
-
-
-def shown_moment(seconds: Any) -> Moment:
-    """A stored time for people: one that Python cannot represent (infinity, year 12000) as a text."""
-    try:
-        return moment(seconds)
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds:.0f} s since 1970" if math.isfinite(seconds) else str(seconds).replace("inf", "infinity")
-    except TypeError:
-        return str(seconds)
-
-
-def shown_moment_or_none(seconds: Any) -> Moment | None:
-    return None if seconds is None else shown_moment(seconds)
+    return record(ActionRecord, row)
 
 
 def shown_json(text: Any) -> Any:

@@ -14,14 +14,14 @@ import importlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from sqlalchemy import Connection, column, inspect, select, table
+from sqlalchemy import Connection, column, inspect, select, table, text
 
 from effects.errors import SchemaMismatch, StoreRejected
-from effects.process.entry_points import entry_points
+from effects.kit.importing import entry_points
+from effects.kit.text.unsafe import whole_number
 from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store
-from effects.store.schema.version_tables import SUPPORT
-from effects.text.digits import whole_number
+from effects.store.schema.tables import SUPPORT
 
 VERSION_TABLE = "effects_schema_version"
 
@@ -38,16 +38,44 @@ def check(store: Store) -> list[str]:
     """
     applied = _applied(store)
     if not applied:
-        raise SchemaMismatch(
-            f"the database has no tables of effects: run `{store.init_command}` (it is {_name(store)})"
-        )
+        objection = unusable_schema(store)
+        cure = f", and {objection}" if objection else f": run `{store.init_command()}` (it is {_name(store)})"
+        raise SchemaMismatch(f"the database has no tables of effects{cure}")
     newer: list[str] = []
     if applied - all_names():
         with store.read() as connection:
             newer = newer_ones(connection, store.schema)
     if is_behind(applied):
-        raise SchemaMismatch(f"the database has the tables of an older version: run `{store.init_command}`")
+        raise SchemaMismatch(f"the database has the tables of an older version: run `{store.init_command()}`")
     return newer
+
+
+def unusable_schema(store: Store) -> str | None:
+    """Why no tables can be created in the schema, and how to mend it; None if they can."""
+    if not store.is_postgresql:
+        return None
+    with store.read() as connection:
+        schema = connection.execute(_SCHEMA, {"schema": store.schema}).one()
+    if schema.name is None:
+        return (
+            f"the search path ({schema.path}) names no schema that exists and that the role {schema.role} may use: "
+            "name one by EFFECTS_SCHEMA, or by ALTER ROLE … SET search_path"
+        )
+    if not schema.exists and not schema.may_add:
+        cure = f"CREATE SCHEMA {schema.name} AUTHORIZATION {schema.role}"
+        return f"the schema {schema.name} does not exist, and the role {schema.role} may not create it: {cure}"
+    if schema.exists and not schema.may_create:
+        cure = f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {schema.role}"
+        return f"the role {schema.role} may create no tables in the schema {schema.name}: {cure}"
+    return None
+
+
+_SCHEMA = text("""
+    SELECT given.name, current_user AS role, current_setting('search_path') AS path, n.oid IS NOT NULL AS exists,
+        has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') AS may_create,
+        has_database_privilege(current_database(), 'CREATE') AS may_add
+    FROM (SELECT COALESCE(CAST(:schema AS text), current_schema()) AS name) AS given
+    LEFT JOIN pg_namespace AS n ON n.nspname = given.name""")
 
 
 def is_behind(applied: Collection[str]) -> bool:

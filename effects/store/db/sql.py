@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 from sqlalchemy import Table
@@ -77,7 +77,7 @@ def set_filters(values: Mapping[str, T | None]) -> dict[str, T]:
 
 
 def and_each(conditions: Mapping[str, str], names: Collection[str]) -> str:
-    """` AND …` for the condition of each filter that is set: so each set of filters has a statement of its own, whose
+    """` AND …` for the condition of each filter that is set: so each set of filters has its own statement, whose
     plan can use an index.
     """
     return "".join(f" AND {condition}" for name, condition in conditions.items() if name in names)
@@ -212,7 +212,7 @@ class Sql:
     def contains_word(self, column: str, parameter: str) -> str:
         """Whether a text has a word of letters, digits and underscores, ignoring case."""
         if self.postgresql:
-            return f"{column} ~* ('\\m' || CAST(:{parameter} AS text) || '\\M')"
+            return f"{column} ~* ('[[:<:]]' || CAST(:{parameter} AS text) || '[[:>:]]')"
         edge = "[^a-z0-9_]"
         return f"' ' || lower({column}) || ' ' GLOB '*{edge}' || lower(:{parameter}) || '{edge}*'"
 
@@ -310,6 +310,8 @@ def columns_of(row: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _kind(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        return _kind(get_args(hint)[0])
     members = [member for member in get_args(hint) if member is not NoneType]
     if get_origin(hint) is Literal:
         return _KINDS[type(members[0])]

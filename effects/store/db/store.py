@@ -13,10 +13,18 @@ import msgspec
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, MetaData, Row, Table, text
 from sqlalchemy.engine.interfaces import IsolationLevel
 
-from effects.plain_values import to_plain
+from effects.errors import StoreRejected
+from effects.kit.plain_values import to_plain
 from effects.store.db.deadlines import BoundedLock, Bounds, Deadlines
-from effects.store.db.engine import HAS_DEFAULTS, IDLE_SECONDS, LOCK_SECONDS, SQLITE_BUSY_SECONDS, close_for_good
-from effects.store.db.faults import OURS, drop_connections, translated
+from effects.store.db.engine import (
+    HAS_DEFAULTS,
+    IDLE_SECONDS,
+    LOCK_SECONDS,
+    SQLITE_BUSY_SECONDS,
+    close_for_good,
+    local_settings,
+)
+from effects.store.db.faults import OURS, Fault, cannot_carry, drop_connections, translated
 from effects.store.db.sql import Sql
 from effects.store.schema.tables import build_tables
 
@@ -57,7 +65,9 @@ class Store:
         autocommit: Engine | None = None,
     ) -> None:
         self.engine = engine
-        self.init_command = "effects init"  # what a person runs to create or migrate the tables
+        self.init_command: Callable[[], str] = lambda: (
+            "effects init"
+        )  # what a person runs to create or migrate the tables
         self._autocommit = autocommit
         self.schema = schema
         self.is_postgresql = engine.dialect.name == "postgresql"
@@ -113,12 +123,12 @@ class Store:
     @contextmanager
     def _begin(self, connect: Callable[[], Connection]) -> Iterator[Connection]:
         with (
-            self.deadlines.call() as call, self._writer, translated(), connect() as connection, connection.begin(),
-            self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
+            self.deadlines.call() as call, self._writer, translated(self.init_command), connect() as connection,
+            connection.begin(), self._whole(connection, "BEGIN IMMEDIATE"), self._any_text(connection),
         ):  # fmt: skip
             if call is not None:
                 call.driver = connection.connection.driver_connection
-                self._limit(connection)
+            self._set_locally(connection)
             yield connection
 
     def read(self) -> AbstractContextManager[Connection]:
@@ -140,12 +150,31 @@ class Store:
     @contextmanager
     def _reading(self, connect: Callable[[], AbstractContextManager[Connection]]) -> Iterator[Connection]:
         with (
-            self.deadlines.call() as call, translated(), connect() as connection,
+            self.deadlines.call() as call, translated(self.init_command), connect() as connection,
             self._whole(connection, "BEGIN"), self._any_text(connection),
         ):  # fmt: skip
             if call is not None:
                 call.driver = connection.connection.driver_connection
-            yield connection
+            with self._read_with_settings(connection, alone=connect is self._alone):
+                yield connection
+
+    @contextmanager
+    def _read_with_settings(self, connection: Connection, *, alone: bool) -> Iterator[None]:
+        """What commits `alone` does so in one transaction, where the session's settings are not as ours must be."""
+        settings = local_settings(connection) if self.is_postgresql else ""
+        if not settings:
+            yield
+            return
+        _simply(connection, f"BEGIN; {settings}" if alone else settings)
+        try:
+            yield
+        except BaseException:
+            if alone:
+                with suppress(Exception):
+                    _simply(connection, "ROLLBACK")
+            raise
+        if alone:
+            _simply(connection, "COMMIT")
 
     def single(self) -> AbstractContextManager[Connection]:
         """For exactly one writing statement: it commits by itself where the engine is ours, two round trips fewer."""
@@ -162,23 +191,30 @@ class Store:
         """
         return self.deadlines.within(bounds)
 
+    def free_writer(self) -> None:
+        """On SQLite, let others write while a thread that does not return has the turn; see `Deadlines.abandon`."""
+        if isinstance(self._writer, BoundedLock):
+            self._writer.free()
+
     def _whole(self, connection: Connection, begin: str) -> AbstractContextManager[None]:
         return nullcontext() if self.is_postgresql else whole_transaction(connection, begin)
 
     def _any_text(self, connection: Connection) -> AbstractContextManager[None]:
         return nullcontext() if self.is_postgresql else any_text(connection)
 
-    def _limit(self, connection: Connection) -> None:
+    def _set_locally(self, connection: Connection) -> None:
         """In one round trip. A statement timeout could turn the wait for a synchronous standby into a COMMIT."""
-        bounds = self.deadlines.bounds
-        if bounds is None or not self.is_postgresql:
+        if not self.is_postgresql:
             return
-        if bounds.lock_seconds != LOCK_SECONDS or HAS_DEFAULTS not in connection.info:
+        settings, bounds = local_settings(connection), self.deadlines.bounds
+        if bounds is not None and (bounds.lock_seconds != LOCK_SECONDS or HAS_DEFAULTS not in connection.info):
             lock = round(bounds.lock_seconds * 1000)
-            connection.execution_options(no_parameters=True).exec_driver_sql(
+            settings = (
                 f"SET LOCAL lock_timeout = {max(1, lock)}; SET LOCAL statement_timeout = 0; "
-                f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}"
+                f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; {settings}"
             )
+        if settings:
+            _simply(connection, settings)
 
     # -- statements ----------------------------------------------------------------------------------------
 
@@ -213,7 +249,12 @@ class Store:
 
     def _execute(self, connection: Connection, build: Statement, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         statement, names = self._text(connection.dialect, build)
-        return connection.exec_driver_sql(statement, _values(names, parameters))
+        try:
+            return connection.exec_driver_sql(statement, _values(names, parameters))
+        except UnicodeEncodeError as error:
+            if error.encoding in ("utf-8", "utf8"):
+                raise  # half a surrogate pair
+            raise StoreRejected(cannot_carry(error.encoding), fault=Fault.DENIED) from None
 
     def _text(self, dialect: Dialect, build: Statement) -> tuple[str, list[str] | None]:
         """The statement in the driver's own words, made once, and the order of its parameters if they have no names.
@@ -243,6 +284,17 @@ class Store:
         self.sql.names_histories = False
         self._statements.clear()
 
+    def lock_holder(self) -> str:
+        """Who holds up others, in words: the oldest transaction that has locked a table of ours on PostgreSQL.
+
+        `connection 4711 (shop, psql, idle in transaction) has used effects_limits for 63 s`
+        """
+        holder = None
+        if self.is_postgresql:
+            with self.read() as connection:
+                holder = self.value(connection, _oldest_lock)
+        return str(holder or "another transaction")
+
     @property
     def engines(self) -> tuple[Engine, ...]:
         """Every engine that statements go through."""
@@ -251,6 +303,11 @@ class Store:
     def dispose(self) -> None:
         for engine in self.engines:
             close_for_good(engine)
+
+
+def _simply(connection: Connection, statements: str) -> None:
+    """Send several statements at a time, none of which has parameters."""
+    connection.exec_driver_sql(statements, execution_options={"no_parameters": True})
 
 
 @contextmanager
@@ -314,3 +371,13 @@ def _now(sql: Sql) -> str:
 def as_json(value: Any) -> str:
     """Rows for `Sql.rows`, names for `Sql.any_of`."""
     return _json.encode(value).decode()
+
+
+def _oldest_lock(sql: Sql) -> str:
+    return """
+    SELECT 'connection ' || a.pid || ' (' || concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state)
+        || ') has used ' || c.relname || ' for ' || round(date_part('epoch', now() - a.xact_start)) || ' s'
+    FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation JOIN pg_stat_activity AS a ON a.pid = l.pid
+    WHERE c.relkind = 'r' AND starts_with(c.relname, 'effects_') AND l.granted AND a.pid <> pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    ORDER BY a.xact_start LIMIT 1"""

@@ -10,7 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from effects.errors import ConfigurationError
-from effects.text.wording import described
+from effects.kit.text.wording import described
 
 EXAMPLES = "give sqlite:///file.db or postgresql://user@host/name"
 # A URL of any of these names the same server: every process of effects speaks to it by psycopg, or by sqlite3.
@@ -19,8 +19,11 @@ _DRIVERS = {
     "sqlite": ("", "pysqlite", "aiosqlite"),
 }
 _OF_ASYNCPG = ("prepared_statement_cache_size", "statement_cache_size", "async_fallback")  # change nothing for psycopg
+_OF_SQLITE = ("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "uri")
+_OF_SQLITE_URI = ("mode", "cache", "immutable", "nolock", "psow", "vfs")  # ignored where uri=true is missing
 _SEVERAL_HOSTS = re.compile(r"^(?P<head>[^/]*://(?:[^/]*@)?)(?P<hosts>[^/?@]*,[^/?@]*)(?P<rest>[/?].*)?$")
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_PASSWORDS = (re.compile(r"(://[^/@:]*:)[^/]*(?=@)"), re.compile(r"([?&](?:ssl)?password=)[^&]*"))
 _VARIABLE = "EFFECTS_DATABASE_URL"
 
 
@@ -47,7 +50,7 @@ def database_url(text: str) -> sa.URL:
     if driver not in _DRIVERS[backend]:
         raise ConfigurationError(f"{_VARIABLE} names the driver {driver}; write {backend}://, without a driver")
     if backend == "sqlite":
-        return _sqlite(url)
+        return _sqlite(url, text.strip())
     return _postgresql(url.set(drivername="postgresql+psycopg"))
 
 
@@ -59,10 +62,28 @@ def describe_database(url: sa.URL) -> str:
     return f"database {url.database or url.username or '(default)'} on {hosts or 'the default host'}"
 
 
+def without_password(text: str) -> str:
+    """A URL for a person to copy: PASSWORD stands where it has one."""
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1PASSWORD", text)
+    return text
+
+
 def file_of(url: sa.URL) -> Path | None:
-    """The absolute path of a SQLite file; None for a database in memory."""
+    """The absolute path of a SQLite file; None for a database in memory.
+
+    Raises:
+        ConfigurationError: it is named by its place in the working directory, and that is gone.
+    """
     name = (url.database or "").removeprefix("file:").partition("?")[0]
-    return None if name in ("", ":memory:") or url.query.get("mode") == "memory" else Path(name).resolve()
+    if name in ("", ":memory:") or url.query.get("mode") == "memory":
+        return None
+    try:
+        return Path(name).resolve()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"the working directory, where the database file {name!r} is looked for, was deleted: change to another one"
+        ) from None
 
 
 def hosts_of(url: sa.URL) -> set[tuple[str, str]]:
@@ -109,7 +130,13 @@ def _advice(text: str) -> str:
     return "; characters such as @ / : in a password are written %40 %2F %3A" if "@" in text else ""
 
 
-def _sqlite(url: sa.URL) -> sa.URL:
+def _sqlite(url: sa.URL, text: str) -> sa.URL:
+    options = [option.partition("=") for option in text.partition("?")[2].split("&") if option]
+    accepted = (*_OF_SQLITE, *_OF_SQLITE_URI) if url.query.get("uri") else _OF_SQLITE
+    for name, equals, _ in options:
+        if not equals or name not in accepted:
+            cure = "write uri=true beside it" if name in _OF_SQLITE_URI else "a ? begins options: rename the file"
+            raise ConfigurationError(f"{_VARIABLE} has the option {name!r}, which SQLite does not know here; {cure}")
     if url.host is not None:
         raise ConfigurationError(f"{_VARIABLE} names a host for SQLite; a path has three slashes: sqlite:///file.db")
     if file_of(url) is None:

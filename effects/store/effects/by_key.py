@@ -1,25 +1,28 @@
-"""An effect by its idempotency key: where it stands, and a new time for its job."""
+"""An effect by its idempotency key: where it stands, a new time for its job, and the jobs that followed from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobNotFound, KeyAmbiguous
+from effects.kit.moments import moment
+from effects.kit.text.unsafe import whole_number
+from effects.kit.text.wording import shown_status
 from effects.model.job import ENDED
 from effects.model.ledger import Ledger, LedgerRow
-from effects.moments import moment
-from effects.store.audit_log.notes import AuditAction, note
-from effects.store.db.records import Moment, shown_moment
+from effects.store.audit_log import AuditAction, note
+from effects.store.db.records import record
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.operator.actions import record_action
 from effects.store.queue.table_ledger import CORE_LEDGER, all_ledgers
+from effects.store.queue.unresolved import record_action
 
-MEANT_MAX = 3  # keys in an error
+_MEANT_MAX = 3  # keys in an error
 RESCHEDULE = "reschedule"  # a word of `effects_job_actions.action`
 _RESCHEDULE_JOB = AuditAction("job", RESCHEDULE)
 
@@ -44,7 +47,7 @@ class EffectStatus(msgspec.Struct, frozen=True, kw_only=True):
     job_id: int
     status: str | None = None
     attempts: int = 0
-    run_at: Moment | None = None
+    run_at: dt.datetime | None = None
     cancel_requested: bool = False
     error_code: str | None = None
 
@@ -82,8 +85,8 @@ def find_effect(
 def _meant(store: Store, connection: Connection, ledgers: Sequence[Ledger], key: str) -> str:
     """The keys of effects that are also known by this name, such as the event id of a message."""
     rows = [row for ledger in ledgers if not ledger.spans_jobs for row in ledger.find(store, connection, key)]
-    shown = ", ".join(repr(row.key) for row in rows[:MEANT_MAX])
-    return f"; is it {shown}{', …' if len(rows) > MEANT_MAX else ''}?" if rows else ""
+    shown = ", ".join(repr(row.key) for row in rows[:_MEANT_MAX])
+    return f"; is it {shown}{', …' if len(rows) > _MEANT_MAX else ''}?" if rows else ""
 
 
 def _holders(
@@ -109,17 +112,9 @@ def _status(row: LedgerRow, job: Row[Any] | None, job_type: str | None) -> Effec
     if job is None:  # a ledger that serves one type does not name it
         return EffectStatus(key=row.key, job_type=row.job_type or job_type or "", state=row.state, job_id=row.job_id)
     waits = job.status not in ENDED and job.status != "running"
-    return EffectStatus(
-        key=row.key,
-        job_type=job.job_type,
-        state=row.state,
-        job_id=row.job_id,
-        status=job.status,
-        attempts=job.attempts,
-        run_at=shown_moment(job.run_at) if waits else None,
-        cancel_requested=bool(job.cancel_requested),
-        error_code=job.error_code,
-    )
+    run_at = moment(job.run_at) if waits else None
+    fields = {"key": row.key, "state": row.state, "job_id": row.job_id, "run_at": run_at}
+    return record(EffectStatus, job, status=shown_status(job.status), **fields)
 
 
 def lock_live(
@@ -175,3 +170,70 @@ def _reschedule(sql: Sql) -> str:
     UPDATE {sql.jobs} SET run_at = {run_at}, age_from = CASE WHEN attempts = 0 THEN {run_at} ELSE age_from END,
         updated_at = {sql.now}
     WHERE id = :id"""
+
+
+_NAMED_MAX, DEPTH_MAX, _ID_DIGITS_MAX = 50, 6, 18
+_LED_TO = "led_to"
+
+
+class Follower(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that followed from another one. `is_unresolved`: it ended dead or unknown, and no one has decided."""
+
+    job_id: int
+    job_type: str
+    status: str
+    error_code: str | None
+    error: str | None
+    is_unresolved: bool
+
+
+def record_followers(store: Store, connection: Connection, job_id: int, followers: Sequence[int | str]) -> None:
+    """Note which jobs followed from one, in the transaction that writes them; the first 50 are named.
+
+    Args:
+        followers: ids of jobs, or names without blanks by which a package's ledger knows effects of many jobs.
+    """
+    if followers:
+        ids = " ".join(map(str, followers[:_NAMED_MAX]))
+        store.write(connection, _record, id=job_id, action=_LED_TO, ids=ids)
+
+
+def read_followers(
+    store: Store, connection: Connection, job_ids: Sequence[int], jobs_of: Callable[[str], Sequence[int]]
+) -> list[Follower]:
+    """What followed from these jobs, and from those in turn: six steps deep, 50 jobs a step, the nearest first.
+
+    Args:
+        jobs_of: the newest job of each effect of this name.
+    """
+    followers: dict[int, Follower] = {}
+    level = list(job_ids)
+    for _ in range(DEPTH_MAX):
+        rows = store.all(connection, _led_to, ids=as_json(level), action=_LED_TO)
+        words = [word for row in rows for word in str(row.reason).split()]
+        numbers = [(word, whole_number(word, _ID_DIGITS_MAX)) for word in words[:_NAMED_MAX]]
+        ids = {job_id for word, number in numbers for job_id in (jobs_of(word) if number is None else [number])}
+        level = sorted(ids - {*followers, *job_ids})[:_NAMED_MAX]
+        if not level:
+            break
+        for row in store.all(connection, _followers, ids=as_json(level)):
+            followers[row.job_id] = Follower(**{**row._mapping, "is_unresolved": bool(row.is_unresolved)})
+    return list(followers.values())
+
+
+def _record(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_actions} (job_id, action, actor, reason, created_at)
+    VALUES (:id, :action, 'effects', :ids, {sql.now})"""
+
+
+def _led_to(sql: Sql) -> str:
+    return f"SELECT reason FROM {sql.job_actions} WHERE job_id {sql.any_of('ids', 'int')} AND action = :action"
+
+
+def _followers(sql: Sql) -> str:
+    unresolved = sql.exists(f"FROM {sql.unresolved} AS u WHERE u.job_id = j.id")
+    select = f"SELECT id AS job_id, job_type, status, error_code, last_error AS error, {unresolved} AS is_unresolved"
+    named = f"WHERE id {sql.any_of('ids', 'int')}"
+    return f"""
+    {select} FROM {sql.jobs} AS j {named} UNION ALL {select} FROM {sql.job_history} AS j {named} ORDER BY job_id"""

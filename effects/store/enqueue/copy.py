@@ -6,28 +6,23 @@ Whatever goes wrong is undone to a savepoint, and the statements that follow ins
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
+from msgspec import Raw
 from sqlalchemy import Connection
 
-from effects.moments import moment
+from effects.kit.moments import exact_moment, moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
-from effects.store.enqueue.new_rows import JobRow
+from effects.store.enqueue.new_rows import COLUMNS, KINDS, NAMES, JobRow, fields_used
 
 ROWS_MIN = 500  # below, one statement is as quick
 ROWS_MAX = 5000  # by one COPY, so that none outlasts a statement_timeout that the statements would not
 BLOCK_ROWS = 250  # sent at a time
-_ALWAYS = "id, job_type, queue, priority, payload, routed"
-_TIMES = "run_at, age_from, created_at, updated_at"
-# Field → column, written where a row of the batch has it.
-_OPTIONAL = {
-    "max_attempts": "max_attempts", "group_key": "group_key", "limit_key": "limit_key", "key": "idempotency_key",
-    "trace_context": "trace_context", "on_unknown": "on_unknown", "requeued_from": "requeued_from",
-}  # fmt: skip
 Intend = Callable[[Sequence[JobRow]], set[int]]
 
 
@@ -77,13 +72,12 @@ def _reserve(store: Store, connection: Connection, rows: Sequence[JobRow]) -> da
     assert reserved is not None
     for row, job_id in zip(new, (reserved.ids or "").split(","), strict=False):
         row.id = int(job_id)
-    now: datetime = reserved.now
-    return now.astimezone(UTC)
+    return exact_moment(reserved.now)
 
 
 def _next_ids(sql: Sql) -> str:
     return f"""
-    SELECT string_agg(CAST(nextval('{sql.jobs}_id_seq') AS text), ',') AS ids, {sql.now} AS now
+    SELECT string_agg(CAST(nextval('{sql.jobs}_id_seq') AS text), ',') AS ids, {sql.epoch(sql.now)} AS now
     FROM generate_series(1, :count)"""
 
 
@@ -96,51 +90,52 @@ def _with_free_keys(rows: Sequence[JobRow], intend: Intend) -> Sequence[JobRow]:
 
 
 def _copy(store: Store, connection: Connection, rows: Sequence[JobRow], now: datetime) -> None:
-    optional = [name for name in _OPTIONAL if _is_used(name, rows)]
-    columns = [_ALWAYS, *(_OPTIONAL[name] for name in optional)]
-    lines: Iterator[str] = (_line(row, optional) for row in rows)
-    if _is_used("expires_at", rows):
-        columns.append("expires_at")
-        lines = (f"{line}\t{_time(row.expires_at)}" for line, row in zip(lines, rows, strict=True))
-    if store.sql.shift_seconds or _is_used("run_at", rows) or _is_used("delay", rows):
-        columns.append(_TIMES)
-        lines = (f"{line}\t{_times(row, now)}" for line, row in zip(lines, rows, strict=True))
+    used = fields_used(rows)
+    fields = [field for field in COLUMNS if field in used and field != "run_at"]
+    columns = ["id", "routed", *(NAMES[field] for field in fields)]
+    has_times = bool(store.sql.shift_seconds or {"run_at", "delay"} & used)
+    if has_times:
+        columns += ["created_at", "updated_at", "run_at", "age_from"]
     pooled: Any = connection.connection
     with (
         pooled.cursor() as cursor,
         cursor.copy(f"COPY {store.sql.jobs} ({', '.join(columns)}) FROM STDIN") as copy,
     ):
-        while block := [line for _, line in zip(range(BLOCK_ROWS), lines, strict=False)]:
-            copy.write("\n".join(block) + "\n")
+        for start in range(0, len(rows), BLOCK_ROWS):
+            copy.write(_block(rows[start : start + BLOCK_ROWS], fields, now if has_times else None))
 
 
-def _is_used(field: str, rows: Sequence[JobRow]) -> bool:
-    return set(map(attrgetter(field), rows)) != {None}
+def _block(rows: Sequence[JobRow], fields: Sequence[str], now: datetime | None) -> str:
+    """The lines of these rows: their ids, `routed`, these fields, and with `now` their times."""
+    cells: list[Iterable[str]] = [map(str, map(attrgetter("id"), rows)), repeat("t")]
+    cells += [map(_CELLS[KINDS[field]], map(attrgetter(field), rows)) for field in fields]
+    if now is not None:
+        starts = [_start(row, now) for row in rows]
+        cells += [repeat(now.isoformat()), repeat(now.isoformat()), starts, starts]
+    return "\n".join(map("\t".join, zip(*cells, strict=False))) + "\n"
 
 
-def _line(row: JobRow, optional: Sequence[str]) -> str:
-    payload = _escaped(bytes(row.payload).decode())
-    line = f"{row.id}\t{_escaped(row.job_type)}\t{_escaped(row.queue)}\t{row.priority}\t{payload}\tt"
-    if optional:
-        line += "".join([f"\t{_cell(getattr(row, name))}" for name in optional])
-    return line
+def _start(row: JobRow, now: datetime) -> str:
+    return _time(row.run_at) if row.run_at is not None else (now + timedelta(seconds=row.delay or 0)).isoformat()
 
 
-def _escaped(text: str) -> str:
+def _text(value: str | None) -> str:
     """What may stand in a line: texts are printable, and JSON escapes all that is not."""
-    return text.replace("\\", "\\\\") if "\\" in text else text
+    if value is None:
+        return "\\N"
+    return value.replace("\\", "\\\\") if "\\" in value else value
 
 
-def _cell(value: str | int | None) -> str:
-    return "\\N" if value is None else _escaped(str(value))
+def _json(value: Raw) -> str:
+    return _text(bytes(value).decode())
+
+
+def _whole(value: int | None) -> str:
+    return "\\N" if value is None else str(value)
 
 
 def _time(seconds: float | None) -> str:
     return "\\N" if seconds is None else moment(seconds).isoformat()
 
 
-def _times(row: JobRow, now: datetime) -> str:
-    """`run_at` and `age_from`, `created_at` and `updated_at`."""
-    starts = now + timedelta(seconds=row.delay or 0)
-    run_at = starts.isoformat() if row.run_at is None else _time(row.run_at)
-    return f"{run_at}\t{run_at}\t{now.isoformat()}\t{now.isoformat()}"
+_CELLS: Mapping[str, Callable[[Any], str]] = {"text": _text, "json": _json, "int": _whole, "num": _time}

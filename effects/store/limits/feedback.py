@@ -6,18 +6,18 @@ only those that change: a batch of successes under a closed breaker writes nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.limits import Breaker, Circuit, PauseState, Result, extend_pause, fold_results, outlasts
+from effects.model.limits import Breaker, Circuit, PauseState, Result, extend_pause, fold_results, outlasts
 from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.limits.key_limits import rate_of
-from effects.store.limits.rows import limit_columns
+from effects.store.limits.key_limits import limit_columns, rate_of
 
 _ANSWERED = ("succeeded", "refused")  # the peer responded, whatever its response
 _FAILED = ("failed", "unknown", "timed_out")  # a lost worker is no evidence about the peer
@@ -30,8 +30,14 @@ class _BatchSummary(msgspec.Struct):
     reason: str | None = None
     parent_pause_seconds: float = 0.0  # of the parent key; of this key if it has no parent
     parent_reason: str | None = None
+    lasting: Settlement | None = None  # the attempt that met a fault which lasts: see `Pause.then`
+    parent_lasting: Settlement | None = None
     unused: int = 0  # attempts that were claimed and not begun
     results: list[tuple[float, Result]] = []
+
+    @property
+    def pauses(self) -> bool:
+        return bool(self.pause_seconds > 0 or self.parent_pause_seconds > 0 or self.lasting or self.parent_lasting)
 
     def pause(self, seconds: float, reason: str | None) -> None:
         if seconds > self.pause_seconds:
@@ -41,6 +47,7 @@ class _BatchSummary(msgspec.Struct):
         """Add a child's results to its parent's; its pauses only where they are the parent's."""
         self.unused += child.unused
         self.results = self.results + child.results
+        self.lasting = _later(self.lasting, child.parent_lasting)
         self.pause(child.parent_pause_seconds, child.parent_reason)
 
 
@@ -62,9 +69,7 @@ def write_results(store: Store, connection: Connection, accepted: Sequence[Settl
     summaries = _summaries(accepted, now)
     if not summaries:
         return
-    paused = sorted(
-        key for key, summary in summaries.items() if summary.pause_seconds > 0 or summary.parent_pause_seconds > 0
-    )
+    paused = sorted(key for key, summary in summaries.items() if summary.pauses)
     if paused:
         store.write(connection, _add_missing, rows=as_json([{"limit_key": key} for key in paused]))
     limits = store.all(connection, _read, keys=as_json(sorted(summaries)))
@@ -72,7 +77,7 @@ def write_results(store: Store, connection: Connection, accepted: Sequence[Settl
     touched = sorted(row.limit_key for row in limits if _concerns(row, summaries.get(row.limit_key)))
     if touched:
         rows = store.all(connection, _lock, keys=as_json(touched))
-        changes = [_change(row, summaries[row.limit_key]) for row in rows]
+        changes = [_change(row, summaries[row.limit_key], now) for row in rows]
         store.write(connection, _write, rows=as_json(changes))
 
 
@@ -82,16 +87,28 @@ def _summaries(accepted: Sequence[Settlement], now: float) -> dict[str, _BatchSu
         if settlement.job.limit_key is None:
             continue
         summary = summaries.setdefault(settlement.job.limit_key, _BatchSummary())
-        if not settlement.pause_parent:
+        if settlement.pause_then and settlement.pause_parent:
+            summary.parent_lasting = _later(summary.parent_lasting, settlement)
+        elif settlement.pause_then:
+            summary.lasting = _later(summary.lasting, settlement)
+        elif not settlement.pause_parent:
             summary.pause(settlement.pause_seconds, settlement.message)
         elif settlement.pause_seconds > summary.parent_pause_seconds:
             summary.parent_pause_seconds, summary.parent_reason = settlement.pause_seconds, settlement.message
         summary.unused += settlement.refund_attempt and not settlement.outcome  # a job that waited has taken no token
         if settlement.ended_at_monotonic and settlement.outcome in _ANSWERED + _FAILED:  # it was performed
-            age = max(0.0, now - settlement.ended_at_monotonic)
-            result = Result(settlement.outcome in _ANSWERED, age + settlement.duration_seconds)
-            summary.results = [*summary.results, (-age, result)]
+            summary.results = [*summary.results, _result(settlement, now)]
     return summaries
+
+
+def _later(first: Settlement | None, second: Settlement | None) -> Settlement | None:
+    """The one that started later: what began before a rest tells nothing of what is now."""
+    return max((first, second), key=lambda each: each.ended_at_monotonic - each.duration_seconds if each else -math.inf)
+
+
+def _result(settlement: Settlement, now: float) -> tuple[float, Result]:
+    age = max(0.0, now - settlement.ended_at_monotonic)
+    return -age, Result(settlement.outcome in _ANSWERED, age + settlement.duration_seconds)
 
 
 def _add_to_parents(summaries: dict[str, _BatchSummary], limits: Sequence[Row[Any]]) -> None:
@@ -103,34 +120,31 @@ def _add_to_parents(summaries: dict[str, _BatchSummary], limits: Sequence[Row[An
             summaries.setdefault(row.parent_key, _BatchSummary()).add_child(summary)
         else:
             summary.pause(summary.parent_pause_seconds, summary.parent_reason)
+            summary.lasting = _later(summary.lasting, summary.parent_lasting)
 
 
 def _concerns(row: Row[Any], summary: _BatchSummary | None) -> bool:
     if summary is None:
         return False
-    if summary.pause_seconds > 0 or (summary.unused and row.rate_tokens is not None):
+    if summary.pause_seconds > 0 or summary.lasting or (summary.unused and row.rate_tokens is not None):
         return True
-    if row.breaker_after is None or not summary.results:
+    if not summary.results or (row.breaker_after is None and row.breaker_state == "closed"):
         return False
     healthy = row.breaker_state == "closed" and row.breaker_failures == 0
     return not (healthy and all(result.answered for _, result in summary.results))
 
 
-def _change(row: Row[Any], summary: _BatchSummary) -> _Change:
+def _change(row: Row[Any], summary: _BatchSummary, now: float) -> _Change:
     paused = PauseState(row.paused_left, row.paused_seconds)
     reason, pauses = None, False
     if outlasts(summary.pause_seconds, paused):
         paused, reason, pauses = extend_pause(paused, summary.pause_seconds), summary.reason, True
     before = Circuit(row.breaker_state == "open", row.breaker_failures, row.breaker_age or 0.0)
-    circuit = before
-    if row.breaker_after is not None:
-        breaker = Breaker(row.breaker_after, row.breaker_seconds)
-        circuit = fold_results(before, [result for _, result in sorted(summary.results)], breaker)
-        if circuit.open and circuit != before and outlasts(breaker.seconds, paused):
-            begins = paused.begins_run
-            paused, pauses = extend_pause(paused, breaker.seconds), True
-            paused = paused._replace(begins_run=begins or paused.begins_run)
-            reason = f"the breaker opened after {circuit.failures} failures in a row"
+    circuit, seconds, why = _circuit(row, summary, before, now)
+    if circuit.open and circuit != before and outlasts(seconds, paused):
+        begins = paused.begins_run
+        paused, pauses, reason = extend_pause(paused, seconds), True, why
+        paused = paused._replace(begins_run=begins or paused.begins_run)
     tokens, rate = row.tokens, rate_of(row)
     if rate is not None and tokens is not None:
         tokens = min(float(rate.size), tokens + summary.unused)
@@ -139,6 +153,25 @@ def _change(row: Row[Any], summary: _BatchSummary) -> _Change:
         pauses=pauses, reason=reason[:MESSAGE_CHARS_MAX] if reason else None, tokens=tokens,
         state="open" if circuit.open else "closed", failures=circuit.failures, turned=circuit != before,
     )  # fmt: skip
+
+
+def _circuit(row: Row[Any], summary: _BatchSummary, before: Circuit, now: float) -> tuple[Circuit, float, str | None]:
+    """The breaker's state after the batch; for how long, and why, the key rests if that has opened it."""
+    breaker = Breaker(row.breaker_after, row.breaker_seconds) if row.breaker_after is not None else None
+    results = summary.results
+    lasting = (
+        None if before.open and (row.paused_left or 0.0) > 0 else summary.lasting
+    )  # it was claimed before the rest
+    if breaker is None:  # open by a fault that lasts: other failures tell nothing of that one
+        results = [(age, result) for age, result in results if result.answered]
+    if lasting is not None:
+        results, breaker = [*results, _result(lasting, now)], Breaker(1, lasting.pause_seconds)
+    circuit = fold_results(before, [result for _, result in sorted(results)], breaker or Breaker(1, 0.0))
+    if lasting is not None:
+        rests = (lasting.pause_seconds, *lasting.pause_then)
+        return circuit, rests[min(circuit.failures if before.open else 1, len(rests)) - 1], lasting.message
+    seconds = 0.0 if breaker is None else breaker.seconds
+    return circuit, seconds, f"the breaker opened after {circuit.failures} failures in a row"
 
 
 # -- the statements ----------------------------------------------------------------------------------------

@@ -1,20 +1,27 @@
-"""What can keep a live job waiting, read in one transaction. Which of it is the reason: `effects.observation.waits`."""
+"""What can keep a live job waiting, read in one transaction, and the queues that workers serve.
+
+Which of it is the reason: `effects.operate.evidence`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.limits import whole
-from effects.store.db.records import Moment, shown_moment, shown_moment_or_none
+from effects.errors import EnqueueError
+from effects.kit.moments import moment
+from effects.kit.text.unsafe import nearest
+from effects.model.limits import whole
+from effects.store.db.records import record
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.capacity import cap_of, count_running, token_wait_of, tokens_of
+from effects.store.limits.key_limits import limit_columns
 from effects.store.limits.queue_pauses import QueuePause, paused_queues
-from effects.store.limits.rows import limit_columns
 
 
 class KeyState(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +37,7 @@ class KeyState(msgspec.Struct, frozen=True, kw_only=True):
 
     limit_key: str
     paused_seconds: float
-    paused_until: Moment | None
+    paused_until: dt.datetime | None
     pause_reason: str | None
     breaker_open: bool
     cap: int | None
@@ -84,6 +91,11 @@ def read_worker_queues(store: Store, connection: Connection, lease_seconds: floa
     return [worker.queues.split(",") for worker in store.all(connection, _workers, lease=lease_seconds)]
 
 
+def is_unserved(queue: str, worker_queues: Sequence[Collection[str]], named: Collection[str]) -> bool:
+    """Whether none of the workers serves a queue; where none is alive, whether the reader's app does not name it."""
+    return all(queue not in queues for queues in worker_queues or [named])
+
+
 def _key_states(store: Store, connection: Connection, limit_key: str) -> list[KeyState]:
     """The key itself first."""
     rows = store.all(connection, _keys, limit_key=limit_key)
@@ -94,11 +106,10 @@ def _key_states(store: Store, connection: Connection, limit_key: str) -> list[Ke
 
 def _key_state(row: Row[Any], running: int) -> KeyState:
     tokens = None if row.rate_tokens is None else tokens_of(row)
-    return KeyState(
-        limit_key=row.limit_key,
+    return record(
+        KeyState,
+        row,
         paused_seconds=max(0.0, row.paused_left or 0.0),
-        paused_until=shown_moment_or_none(row.paused_until),
-        pause_reason=row.pause_reason,
         breaker_open=row.breaker_state == "open",
         cap=cap_of(row),
         running=running,
@@ -114,9 +125,9 @@ def _group_state(store: Store, connection: Connection, group_key: str) -> GroupS
     return GroupState(group_key=group_key, head_id=row.id, head_status=row.status, blocked=bool(row.blocked))
 
 
-def moment_in(store: Store, connection: Connection, seconds: float) -> Moment:
+def moment_in(store: Store, connection: Connection, seconds: float) -> dt.datetime:
     """The time so many seconds from now, by the database's clock."""
-    return shown_moment(store.now(connection) + seconds)
+    return moment(store.now(connection) + seconds)
 
 
 # -- the statements --------------------------------------------------------------------------------------
@@ -147,3 +158,41 @@ def _group(sql: Sql) -> str:
 def _workers(sql: Sql) -> str:
     return f"""
     SELECT queues FROM {sql.workers} WHERE {sql.is_alive()} AND drain_requested_at IS NULL ORDER BY id"""
+
+
+KNOWN_MAX = 1_000  # names that are remembered
+
+
+class KnownQueues:
+    """The queues that an Effects names, and those that workers were seen to serve.
+
+    What a worker served once is remembered, so that a call is not refused while that worker is down for a moment.
+
+    Args:
+        named: the queues of job types and settings, as they are now.
+        lease_seconds: after so long a silence a worker counts no more.
+    """
+
+    def __init__(self, store: Store, named: Callable[[], Iterable[str]], lease_seconds: float) -> None:
+        self._store, self._named, self._lease_seconds = store, named, lease_seconds
+        self._names: frozenset[str] = frozenset()
+
+    def check(self, connection: Connection, queues: Iterable[str]) -> None:
+        """Refuse queues that no one serves. Only a name that is new to this process costs a query.
+
+        Raises:
+            EnqueueError: names the queue, and a similar one.
+        """
+        if self._names.issuperset(queues):
+            return
+        remembered = self._names if len(self._names) < KNOWN_MAX else frozenset()
+        names = remembered.union(self._named())
+        if not names.issuperset(queues):
+            names = names.union(*read_worker_queues(self._store, connection, self._lease_seconds))
+        self._names = names
+        for queue in queues:
+            if queue not in names:
+                raise EnqueueError(
+                    f"queue {queue!r}: no job type, setting or running worker has it{nearest(queue, names)} "
+                    f"(name one that only other apps serve by Effects(queues=[{queue!r}]))"
+                )

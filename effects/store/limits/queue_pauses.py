@@ -12,14 +12,14 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects.errors import ConfigurationError, QueueNotFound
-from effects.limits import FOREVER_SECONDS, ends_by_itself
-from effects.moments import moment
-from effects.store.audit_log.notes import AuditAction, note
-from effects.store.db.records import Moment, shown_moment_or_none
+from effects.kit.moments import FOREVER_SECONDS, moment_or_none
+from effects.kit.text.scrub import KEY_CHARS_MAX
+from effects.kit.text.unsafe import nearest
+from effects.model.limits import ends_by_itself
+from effects.store.audit_log import AuditAction, note
+from effects.store.db.records import record
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.text.nearest import nearest
-from effects.text.scrub import KEY_CHARS_MAX
 
 _PAUSE, _RESUME = AuditAction("queue", "pause"), AuditAction("queue", "resume")
 
@@ -49,7 +49,7 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     waiting: int
     running: int
-    paused_until: Moment | None
+    paused_until: dt.datetime | None
     paused_by: str | None
     reason: str | None
 
@@ -125,15 +125,7 @@ def resume(
 def paused_queues(store: Store, connection: Connection, queue: str | None = None) -> list[QueuePause]:
     """The pauses under way, by name; of one queue, if it is named."""
     return [
-        QueuePause(
-            queue=row.queue,
-            until=moment(row.until),
-            left_seconds=row.left_seconds,
-            ends=ends_by_itself(row.left_seconds),
-            actor=row.paused_by,
-            reason=row.reason,
-            waiting=row.waiting,
-        )
+        record(QueuePause, row, ends=ends_by_itself(row.left_seconds), actor=row.paused_by)
         for row in store.all(connection, _paused, queue=queue)
     ]
 
@@ -141,14 +133,7 @@ def paused_queues(store: Store, connection: Connection, queue: str | None = None
 def list_queues(store: Store, connection: Connection, app_queues: Collection[str] = ()) -> list[QueueState]:
     """Every queue that has live jobs, was ever paused, or is named by the app, by name. Counts every live job."""
     return [
-        QueueState(
-            queue=row.queue,
-            waiting=row.waiting,
-            running=row.running,
-            paused_until=shown_moment_or_none(row.until),
-            paused_by=row.paused_by,
-            reason=row.reason,
-        )
+        record(QueueState, row, paused_until=moment_or_none(row.until))
         for row in store.all(connection, _list, app_queues=_rows(app_queues))
     ]
 

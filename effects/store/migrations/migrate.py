@@ -7,7 +7,6 @@ workers (`online`). docs/upgrades.md says what a revision may do.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,19 +15,73 @@ from pathlib import Path
 from typing import Any
 
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, MetaData, inspect, text
 
-from effects.crashpoints import point
-from effects.errors import SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
+from effects.errors import ConfigurationError, SchemaMismatch, StoreConflict, StoreRejected, StoreUnavailable
+from effects.kit.crashpoints import point
+from effects.kit.logs import own_logger
+from effects.store.db.engine import pooler_between
 from effects.store.db.faults import is_cancelled
-from effects.store.db.lock_holder import lock_holder
-from effects.store.db.revisions import VERSION_TABLE, branch_of, folders, newer_ones, newest, number_of
+from effects.store.db.revisions import (
+    VERSION_TABLE,
+    branch_of,
+    folders,
+    newer_ones,
+    newest,
+    number_of,
+    unusable_schema,
+)
+from effects.store.db.sql import Sql
 from effects.store.db.store import Store, begin_to_write
-from effects.store.migrations.code_support import note_support, refuse_older_workers
-from effects.store.migrations.online import build_beside_workers
+from effects.store.schema.tables import SUPPORT, build_tables
+
+
+def oldest_code(script: Script) -> str:
+    """The newest revision of the oldest code that works with this one; a package's first needs what made it."""
+    return str(getattr(script.module, "oldest_code", script.revision))
+
+
+def _note_support(connection: Connection, schema: str | None, plan: Iterable[Script]) -> None:
+    """Write down what these revisions say, for code that will not know them."""
+    if not inspect(connection).has_table(SUPPORT, schema=schema):  # a package alone, before the core
+        return
+    statement = text(
+        f"INSERT INTO {_sql(connection, schema).schema_support} (revision, oldest_code) VALUES (:revision, :oldest) "
+        "ON CONFLICT (revision) DO UPDATE SET oldest_code = excluded.oldest_code"
+    )
+    for script in plan:
+        connection.execute(statement, {"revision": script.revision, "oldest": oldest_code(script)})
+
+
+def _refuse_older_workers(connection: Connection, schema: str | None, script: Script) -> None:
+    """Refuse a revision that takes away what a worker needs that runs now. Until the end of the transaction none comes
+    that has not looked at the tables again: a worker registers first, and looks then.
+
+    Raises:
+        SchemaMismatch: names the worker.
+    """
+    oldest = oldest_code(script)
+    if script.down_revision is None or number_of(oldest) <= 1:
+        return
+    sql = _sql(connection, schema)
+    if sql.postgresql:
+        connection.exec_driver_sql(f"LOCK TABLE {sql.workers} IN SHARE ROW EXCLUSIVE MODE")
+    alive = f"ended_at IS NULL AND seen_at >= {sql.after('-lease_seconds')}"
+    for row in connection.execute(text(f"SELECT id, version, revisions FROM {sql.workers} WHERE {alive}")):
+        newest = {branch_of(name): number_of(name) for name in str(row.revisions).split()}
+        if newest.get(branch_of(oldest), number_of(oldest)) < number_of(oldest):
+            raise SchemaMismatch(
+                f"revision {script.revision} needs workers that know {oldest}, and {row.id} ({row.version}) does not: "
+                "deploy the newer version there first, or end it"
+            )
+
+
+def _sql(connection: Connection, schema: str | None) -> Sql:
+    return Sql(build_tables(MetaData(schema=schema)), postgresql=connection.dialect.name == "postgresql")
+
 
 OTHER_INIT_SECONDS = 300
 LOCK_MS, STATEMENT_MS = 50, 1_000  # of a revision beside workers: waiting for a lock, and holding it
@@ -36,7 +89,7 @@ TRY_SECONDS, SLOW_TRIES = 300.0, 3
 PAUSE_SECONDS = (0.1, 2.0)  # before another try, doubling
 _HERE = Path(__file__).parent
 
-_log = logging.getLogger("effects.migrations")
+_log = own_logger("effects.migrations")
 
 Record = Callable[[Connection, list[str]], None]
 
@@ -58,12 +111,18 @@ def init(store: Store, record: Record = lambda connection, applied: None) -> lis
         SchemaMismatch: a newer version migrated it, and it no longer works with this one; or a worker that runs now is
             too old for what a revision takes away. Unchanged, but for the revisions before that one.
         StoreConflict: a transaction held the lock that a revision needs for five minutes; names it.
+        ConfigurationError: no tables can be created in the schema.
     """
     applied: list[str] = []
     script = _script()
-    with _one_at_a_time(store):
-        while steps := _next_steps(store, script):
-            applied += _take(store, script, steps, record)
+    try:
+        with _one_at_a_time(store):
+            while steps := _next_steps(store, script):
+                applied += _take(store, script, steps, record)
+    except StoreRejected as error:
+        if (objection := unusable_schema(store)) is not None:
+            raise ConfigurationError(objection) from error
+        raise
     return sorted(applied)
 
 
@@ -128,7 +187,7 @@ def _take(store: Store, script: ScriptDirectory, steps: Sequence[Script], record
     is_beside_workers = first.down_revision is not None
     if is_beside_workers and getattr(first.module, "online", False) and store.is_postgresql:
         with store.read() as connection:
-            build_beside_workers(connection, store.schema, first.module)
+            _build_beside_workers(connection, store.schema, first.module)
         point("migration.built")
 
     def transaction() -> list[str]:
@@ -151,10 +210,10 @@ def _apply(connection: Connection, schema: str | None, script: ScriptDirectory, 
     if not plan:
         return []
     for revision in plan:
-        refuse_older_workers(connection, schema, revision)
+        _refuse_older_workers(connection, schema, revision)
     names = sorted(revision.revision for revision in plan)
     _run(connection, schema, script, names)
-    note_support(connection, schema, plan)
+    _note_support(connection, schema, plan)
     return names
 
 
@@ -218,8 +277,8 @@ def _until_unlocked(store: Store, revision: str, transaction: Callable[[], list[
             if slow == SLOW_TRIES:
                 raise StoreRejected(f"revision {revision} holds its locks for too long: {error}") from error
             if time.monotonic() - began > TRY_SECONDS:
-                raise StoreConflict(f"revision {revision} gets no lock: {lock_holder(store)} ({error})") from error
-            _log.info("migration.waits", extra={"revision": revision, "for": lock_holder(store)})
+                raise StoreConflict(f"revision {revision} gets no lock: {store.lock_holder()} ({error})") from error
+            _log.info("migration.waits", extra={"revision": revision, "for": store.lock_holder()})
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - it only spreads the tries
         pause = min(pause * 2, PAUSE_SECONDS[1])
 
@@ -259,3 +318,69 @@ def _script() -> ScriptDirectory:
     config.set_main_option("path_separator", "newline")
     config.set_main_option("version_locations", "\n".join(map(str, folders())))
     return ScriptDirectory.from_config(config)
+
+
+_BESIDE_WORKERS = "effects_beside_workers"  # option of a migration context: no transaction is open
+
+
+def create_index_online(op: Operations, name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
+    """Build an index that is not there yet, while others write to the table; for revisions with `online = True`.
+
+    On PostgreSQL `effects init` builds it by CREATE INDEX CONCURRENTLY, before the revision's transaction; what a
+    killed build has left is dropped first. An empty table gets it within the transaction. On SQLite, whose writers
+    wait meanwhile, it is built in the transaction too.
+
+    Args:
+        op: the revision's.
+        options: of Alembic's `create_index`, such as `unique` and `postgresql_where`.
+
+    Raises:
+        ConfigurationError: the revision runs in a transaction of the app, and the table is not empty.
+    """
+    context = op.get_context()
+    connection = context.connection
+    assert connection is not None
+    if connection.dialect.name != "postgresql":
+        op.create_index(name, table, columns, if_not_exists=True, **options)
+        return
+    schema = context.opts.get("version_table_schema")
+    place = {"schema": schema, "table": table, "name": name}
+    if (valid := connection.scalar(_VALID, place)) is True:
+        return
+    if context.opts.get(_BESIDE_WORKERS):
+        if valid is False:
+            op.drop_index(name, table, schema=schema, postgresql_concurrently=True)
+        op.create_index(name, table, columns, schema=schema, postgresql_concurrently=True, **options)
+    elif connection.scalar(text(f"SELECT EXISTS (SELECT 1 FROM {_qualified(schema, table)})")):
+        raise ConfigurationError(
+            f"the index {name} is built beside running workers, which is not possible in a transaction: run "
+            "`effects init` first, and then this again"
+        )
+    else:
+        op.create_index(name, table, columns, schema=schema, **options)
+
+
+_VALID = text("""
+    SELECT x.indisvalid FROM pg_index AS x JOIN pg_class AS c ON c.oid = x.indexrelid
+    JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_class AS t ON t.oid = x.indrelid
+    WHERE c.relname = :name AND t.relname = :table
+    AND n.nspname = COALESCE(CAST(:schema AS text), current_schema())""")
+
+
+def _qualified(schema: str | None, table: str) -> str:
+    return f'"{table}"' if schema is None else f'"{schema}"."{table}"'
+
+
+def _build_beside_workers(connection: Connection, schema: str | None, module: Any) -> None:
+    """Run the `upgrade` of an online revision outside a transaction; its version is not written.
+
+    Its waits are for transactions that began earlier, and no one waits for them: they have no bound.
+    """
+    driver = connection.connection.driver_connection
+    if not pooler_between(driver):  # where others would get the session's settings
+        connection.detach()
+        connection.exec_driver_sql("SET lock_timeout = 0")
+        connection.exec_driver_sql("SET statement_timeout = 0")
+    options = {"version_table_schema": schema, _BESIDE_WORKERS: True}
+    module.op = Operations(MigrationContext.configure(connection, opts=options))
+    module.upgrade()

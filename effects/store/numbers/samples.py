@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.limits.capacity import ROUNDING, is_full, joined_limits, not_paused, token_wait, with_parents
-from effects.store.numbers.rows import step_of, within_times
+from effects.store.numbers.rollups import step_of, within_times
 from effects.store.schema.job_tables import GROUPED, LIMITED, PLAIN
-from effects.store.schema.operator_tables import HOUR, MINUTE, SAMPLE_COUNTS
+from effects.store.schema.tables import HOUR, MINUTE, SAMPLE_COUNTS
 
 
 class QueueSample(msgspec.Struct, kw_only=True):

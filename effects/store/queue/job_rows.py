@@ -1,11 +1,13 @@
-"""A live row as the handler's side sees it: one list of columns and one conversion for all who read jobs."""
+"""Live rows: one list of columns and one conversion for all who read jobs, and counts of them by type and queue."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Row
+import msgspec
+from sqlalchemy import Connection, Row
 
 from effects.model.job import Job
 from effects.store.db.sql import Sql
@@ -68,3 +70,70 @@ def payloads(store: Store) -> Sequence[Row[Any]]:
     """
     with store.read() as connection:
         return store.all(connection, _payloads)
+
+
+def _dead_letters(sql: Sql) -> str:
+    return f"""
+    SELECT id, job_type, error_code, last_error FROM {sql.job_history}
+    WHERE status = 'dead' AND id IN (SELECT job_id FROM {sql.unresolved}) ORDER BY id"""
+
+
+def dead_letters(store: Store) -> Sequence[Row[Any]]:
+    """id, job_type, error_code and last_error of every job that ended dead and is unresolved, oldest first."""
+    with store.read() as connection:
+        return store.all(connection, _dead_letters)
+
+
+def replace_payload(store: Store, job: Job, payload: str) -> None:
+    """Write another form of this attempt's payload, behind its fence."""
+    with store.single() as connection:
+        store.write(connection, _replace, id=job.id, token=job.lease_token, payload=payload)
+
+
+def _replace(sql: Sql) -> str:
+    value = "CAST(:payload AS jsonb)" if sql.postgresql else ":payload"
+    return f"UPDATE {sql.jobs} SET payload = {value} WHERE id = :id AND lease_token = :token"
+
+
+UNKNOWN_MAX = 10
+
+
+class UnknownType(msgspec.Struct, frozen=True):
+    """A job type that is not registered here, its live jobs, and how many of them a lost worker left running."""
+
+    job_type: str
+    jobs: int
+    lost: int
+
+
+def find_unknown(
+    store: Store, connection: Connection, job_types: Collection[str], queues: Collection[str]
+) -> tuple[list[UnknownType], set[str]]:
+    """Live jobs of types that are not among these, the ten types with the most; and the other queues of live jobs."""
+    live = store.all(connection, live_by_type)
+    return unknown_types(live, job_types), {as_text(row.queue) for row in live} - set(queues)
+
+
+def unknown_types(live: Sequence[Row[Any]], job_types: Collection[str]) -> list[UnknownType]:
+    jobs, lost = Counter[str](), Counter[str]()
+    for row in live:
+        jobs[as_text(row.job_type)] += row.jobs
+        lost[as_text(row.job_type)] += row.lost
+    names = sorted(jobs.keys() - set(job_types), key=lambda name: (-jobs[name], name))
+    return [UnknownType(name, jobs[name], lost[name]) for name in names[:UNKNOWN_MAX]]
+
+
+def as_text(name: str | bytes) -> str:
+    """A name that another program may have written into SQLite as bytes."""
+    return name if isinstance(name, str) else str(name, "utf-8", "replace")
+
+
+def live_by_type(sql: Sql) -> str:
+    """Also how many run beyond their lease: their worker is lost, and where no one knows the type they return after an
+    hour. A name is compared once for a type, here in Python, not once for each of its jobs.
+    """
+    return f"""
+    SELECT job_type, queue, count(*) AS jobs,
+        count(CASE WHEN status = 'running' AND locked_until < {sql.now} THEN 1 END) AS lost,
+        count(CASE WHEN status <> 'running' AND run_at <= {sql.now} THEN 1 END) AS due
+    FROM {sql.jobs} GROUP BY job_type, queue ORDER BY queue"""

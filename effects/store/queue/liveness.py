@@ -9,21 +9,20 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.crashpoints import point
+from effects.kit.crashpoints import point
+from effects.kit.moments import moment
+from effects.kit.text.wording import moment_text
 from effects.model.decision import decide
 from effects.model.job import AttemptId, Job
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry, Unregistered
 from effects.model.settlement import Execution, Settlement, WorkerLost
-from effects.store.db.records import shown_moment
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.job_rows import job_columns, job_of
 from effects.store.queue.settle import Settled, write_settlements
 from effects.store.queue.table_ledger import CORE_LEDGER
-from effects.store.workers.failovers import seconds_since_failover
-from effects.store.workers.registration import dead_workers, delete_dead_workers
-from effects.text.wording import moment_text
+from effects.store.workers import dead_workers, delete_dead_workers, seconds_since_failover
 
 RESCUE_BATCH = 100
 UNREGISTERED_SECONDS = 3600
@@ -40,6 +39,22 @@ def leased_to(store: Store, connection: Connection, worker: str, registry: Regis
     """The jobs that are leased to this worker, but those that it knows of."""
     rows = store.all(connection, _leased_to, worker=worker, types=as_json(registry.names()), held=as_json(sorted(held)))
     return [job_of(row) for row in rows]
+
+
+def _running_of(sql: Sql) -> str:
+    return f"""
+    SELECT 1 FROM {sql.jobs} AS j JOIN {sql.workers} AS w ON w.id = j.locked_by
+    WHERE j.status = 'running' AND j.job_type {sql.any_of("types")} AND {sql.is_alive("w.")} LIMIT 1"""
+
+
+def is_running_elsewhere(store: Store, types: Sequence[str], lease_seconds: float) -> bool:
+    """Whether a worker that is alive runs a job of one of these types.
+
+    Raises:
+        StoreUnavailable, StoreRejected: the database does not say.
+    """
+    with store.read() as connection:
+        return store.row(connection, _running_of, types=as_json(types), lease=lease_seconds) is not None
 
 
 # -- release -----------------------------------------------------------------------------------------------------
@@ -212,7 +227,7 @@ def _why_lost(row: Any) -> str:
         return "its time limit passed without an outcome from its worker"
     if row.seen_at is None:
         return "its worker stopped answering, and is no longer registered"
-    return f"its worker stopped answering (last heard of at {moment_text(shown_moment(row.seen_at))})"
+    return f"its worker stopped answering (last heard of at {moment_text(moment(row.seen_at))})"
 
 
 class RescueLook(msgspec.Struct, frozen=True):

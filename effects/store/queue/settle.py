@@ -5,29 +5,27 @@ Every way out of `running` deletes the row or raises its token, so an attempt th
 
 from __future__ import annotations
 
-import logging
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from effects.crashpoints import CrashPoint, point
-from effects.errors import ConfigurationError, EffectsError, StoreUnavailable
+from effects.kit.crashpoints import point
+from effects.kit.logs import own_logger
 from effects.model.job import Job
 from effects.model.ledger import Ledger
-from effects.model.outcome import Apply
 from effects.model.settlement import Settlement
-from effects.store.db.faults import Fault, fault_of
 from effects.store.db.store import Store, as_json
 from effects.store.limits.feedback import write_results
 from effects.store.queue import settle_sql
-from effects.store.queue.settlement_rows import DoneRow, SettlementRow, done_row, is_one_row, row_of
+from effects.store.queue.applies import run_applies
+from effects.store.queue.late import keep_late, resolve_kept
+from effects.store.queue.settle_sql import DoneRow, SettlementRow, done_row, is_one_row, row_of
+from effects.store.queue.table_ledger import record_verdicts
 from effects.store.queue.unresolved import add_unresolved
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -35,14 +33,6 @@ class Settled(msgspec.Struct, frozen=True):
 
     accepted: list[Settlement]
     stale: list[Settlement]
-
-
-class ApplyFailed(EffectsError):
-    """The `apply` of an outcome failed, for the reason in `__cause__`."""
-
-
-class LedgerFailed(EffectsError):
-    """A ledger failed to record outcomes, for the reason in `__cause__`."""
 
 
 def write_settlements(
@@ -69,7 +59,7 @@ def write_settlements(
 
 
 def _one_of_each_job(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """In one lock order for all workers. Of two attempts of a job (one is stale) each has a batch of its own, because
+    """In one lock order for all workers. Of two attempts of a job (one is stale) each has its own batch, because
     what a statement answers names the job.
     """
     batches: list[list[Settlement]] = []
@@ -93,14 +83,13 @@ def _write_batch(
         accepted=[settlement for settlement in ordered if settlement.job.id in accepted],
         stale=[settlement for settlement in ordered if settlement.job.id not in accepted],
     )
-    for settlement in settled.accepted:
-        if settlement.apply is not None:
-            _apply(settlement.apply, connection)
-    _record(store, connection, settled.accepted, ledgers)
-    _record(store, connection, cancelled, ledgers)
-    failed = [settlement.job.id for settlement in [*settled.accepted, *cancelled] if _ends_without_success(settlement)]
+    run_applies(store, connection, settled.accepted)
+    record_verdicts(store, connection, settled.accepted, ledgers)
+    record_verdicts(store, connection, cancelled, ledgers)
+    failed = [settlement for settlement in [*settled.accepted, *cancelled] if _ends_without_success(settlement)]
     if failed:
-        add_unresolved(store, connection, failed, ledgers)
+        add_unresolved(store, connection, [settlement.job.id for settlement in failed], ledgers)
+        resolve_kept(store, connection, failed, ledgers)
     if any(settlement.job.limit_key is not None for settlement in settled.accepted):
         write_results(store, connection, settled.accepted, now)
     return settled
@@ -108,40 +97,6 @@ def _write_batch(
 
 def _ends_without_success(settlement: Settlement) -> bool:
     return settlement.ends and settlement.status != "succeeded"
-
-
-def _apply(apply: Apply, connection: Connection) -> None:
-    """Run it. Errors about the database's own state, rather than these statements, are passed on.
-
-    Raises:
-        ApplyFailed: it raised.
-    """
-    try:
-        with _kept_open(connection):
-            apply(connection)
-    except (StoreUnavailable, CrashPoint):
-        raise
-    except BaseException as error:
-        if isinstance(error, DBAPIError) and fault_of(error) not in (Fault.DATA, Fault.BUG):
-            raise
-        raise ApplyFailed from error
-
-
-@contextmanager
-def _kept_open(connection: Connection) -> Iterator[None]:
-    """Refuse an `apply` that ended the transaction: it would commit half of a batch, or silently nothing."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise ConfigurationError("an apply runs in the transaction of its outcome, and must not end it")
-
-    ways = ("commit", "rollback", "close", "detach")  # not `invalidate`: SQLAlchemy does, when the server is gone
-    for way in ways:
-        setattr(connection, way, refuse)
-    try:
-        yield
-    finally:
-        for way in ways:
-            delattr(connection, way)
 
 
 def _write_ends(store: Store, connection: Connection, ends: Sequence[Settlement], now: float) -> set[int]:
@@ -216,25 +171,6 @@ def _cancelled(settlement: Settlement, lease_token: int) -> Settlement:
     )
 
 
-def _record(
-    store: Store, connection: Connection, accepted: Sequence[Settlement], ledgers: Mapping[str, Ledger]
-) -> None:
-    by_ledger: dict[int, list[Settlement]] = defaultdict(list)
-    named: dict[int, Ledger] = {}
-    for settlement in accepted:
-        ledger = ledgers.get(settlement.job.job_type)
-        if ledger is not None and settlement.job.key is not None and settlement.concerns_effect:
-            by_ledger[id(ledger)].append(settlement)
-            named[id(ledger)] = ledger
-    for identity, settlements in by_ledger.items():
-        try:
-            named[identity].record(store, connection, settlements)
-        except Exception:
-            raise
-        except BaseException as error:  # a package's ledger ends no thread of ours
-            raise LedgerFailed from error
-
-
 def record_existing(store: Store, connection: Connection, job: Job, existing: str) -> None:
     """Say that a job's effect was there before it: in the answer of its attempt, and in the log.
 
@@ -253,7 +189,7 @@ def record_existing(store: Store, connection: Connection, job: Job, existing: st
 def settle(
     store: Store, settlements: Sequence[Settlement], ledgers: Mapping[str, Ledger], *, now: float = 0.0
 ) -> Settled:
-    """Write the outcomes in one transaction of their own.
+    """Write the outcomes in one transaction of their own, and after it keep those that came too late (`keep_late`).
 
     Repeating it after a lost connection is safe: the rows of an earlier, unanswered COMMIT are recognised
     by their attempts and count as accepted.
@@ -274,11 +210,12 @@ def settle(
     with store.read() as connection:
         stale = [row_of(settlement, 0.0) for settlement in settled.stale]
         rows = store.all(connection, settle_sql.recorded, rows=as_json(stale))
-        recorded = {(row.job_id, row.lease_token) for row in rows}
-    return Settled(
-        accepted=settled.accepted + [late for late in settled.stale if late.job.attempt_id in recorded],
-        stale=[late for late in settled.stale if late.job.attempt_id not in recorded],
-    )
+        recorded = {((row.job_id, row.lease_token), row.outcome) for row in rows}
+    by_record: dict[bool, list[Settlement]] = {True: [], False: []}
+    for settlement in settled.stale:
+        by_record[(settlement.job.attempt_id, settlement.outcome) in recorded].append(settlement)
+    keep_late(store, by_record[False], ledgers)
+    return Settled(accepted=settled.accepted + by_record[True], stale=by_record[False])
 
 
 def _begin(store: Store, settlements: Sequence[Settlement]) -> AbstractContextManager[Connection]:

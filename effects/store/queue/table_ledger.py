@@ -1,11 +1,12 @@
 """Ledgers: one row per effect, which outlives its jobs.
 
-A job type without a ledger of its own shares `effects_effect_ledger`, and only where its job has a key. A
+A job type without its own ledger shares `effects_effect_ledger`, and only where its job has a key. A
 package that brings its own table (`delivered_webhooks`, `sent_emails`, …) gives its job type a Ledger.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -13,18 +14,22 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
+from effects.errors import EffectsError
 from effects.model.ledger import Ledger, LedgerRow, fold_sql
 from effects.model.settlement import Execution, Settlement
-from effects.store.db.old_rows import PAGE, Ages, may_continue
 from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
-from effects.walk import Page
+from effects.store.db.walk import PAGE, Ages, Page, may_continue
 
 
 class _Entry(msgspec.Struct):
     job_id: int
     verdict: str | None
     ended: bool
+
+
+class LedgerFailed(EffectsError):
+    """A ledger failed to record outcomes, for the reason in `__cause__`."""
 
 
 class TableLedger:
@@ -146,6 +151,30 @@ def _states(table: str) -> Statement:
     return build
 
 
+def record_verdicts(
+    store: Store, connection: Connection, accepted: Sequence[Settlement], ledgers: Mapping[str, Ledger]
+) -> None:
+    """Fold the verdicts of these attempts into the ledgers of their job types.
+
+    Raises:
+        LedgerFailed: the code of a package's ledger would end this thread.
+    """
+    by_ledger: dict[int, list[Settlement]] = defaultdict(list)
+    named: dict[int, Ledger] = {}
+    for settlement in accepted:
+        ledger = ledgers.get(settlement.job.job_type)
+        if ledger is not None and settlement.job.key is not None and settlement.concerns_effect:
+            by_ledger[id(ledger)].append(settlement)
+            named[id(ledger)] = ledger
+    for identity, settlements in by_ledger.items():
+        try:
+            named[identity].record(store, connection, settlements)
+        except Exception:
+            raise
+        except BaseException as error:  # a package's ledger ends no thread of ours
+            raise LedgerFailed from error
+
+
 # -- retention -------------------------------------------------------------------------------------------
 
 
@@ -167,7 +196,7 @@ def delete_old_effects(store: Store, *, table: str, ages: Ages, cursor: int | No
 
 
 def _old_by_age(page: Iterable[Any], ages: Ages) -> Mapping[float, Sequence[int]]:
-    """Seconds that rows are kept → the jobs of those that are past it, or past an expiry of their own."""
+    """Seconds that rows are kept → the jobs of those that are past it, or past their own expiry."""
     old: dict[float, list[int]] = {}
     for job_id, job_type, eligible, expired, age, _ in page:
         kept = ages.of(job_type)

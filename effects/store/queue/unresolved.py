@@ -15,7 +15,9 @@ from effects.store.db.sql import Sql
 from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.table_ledger import all_ledgers
 
-# Words of `effects_job_actions.action` that resolve a dead letter or an unknown outcome.
+# Words of `effects_job_actions.action`. By NOT_DONE a worker says that no attempt had its effect: a dead letter is no
+# unknown outcome any more. The others resolve either.
+NOT_DONE = "not_done"
 REQUEUE, IGNORE, MARK_DONE, GIVE_UP = "requeue", "ignore", "mark_done", "give_up"
 CLOSING = (REQUEUE, IGNORE, MARK_DONE, GIVE_UP)
 
@@ -33,6 +35,18 @@ def remove_unresolved(store: Store, connection: Connection, job_ids: Sequence[in
     store.write(connection, _remove, ids=as_json(job_ids))
 
 
+def record_action(
+    store: Store, connection: Connection, job_id: int, action: str, actor: str, reason: str | None
+) -> None:
+    """Write who did what to this job, and why: the record that decides its state, and goes with it.
+
+    A resolution ends the job's wait for a person.
+    """
+    if action in CLOSING:
+        remove_unresolved(store, connection, [job_id])
+    store.write(connection, _act, id=job_id, action=action, actor=actor, reason=reason)
+
+
 def closing_actions(sql: Sql) -> str:
     """The resolutions `a` of the ended job `h`."""
     return f"FROM {sql.job_actions} AS a WHERE a.job_id = h.id AND a.action IN ({closing_words()})"
@@ -47,7 +61,18 @@ def is_unknown(sql: Sql, tables: tuple[str, ...]) -> str:
     ledgers = " OR ".join(
         sql.exists(f"FROM {getattr(sql, table)} AS l WHERE l.job_id = h.id AND l.state = 'unknown'") for table in tables
     )
-    return f"(h.status <> 'succeeded' AND (h.idempotency_key IS NULL AND h.unknown_count > 0 OR {ledgers}))"
+    keyless = f"h.idempotency_key IS NULL AND h.unknown_count > 0 AND NOT {is_proved_not_done(sql, 'h.id')}"
+    return f"(h.status <> 'succeeded' AND ({keyless} OR {ledgers}))"
+
+
+def is_proved_not_done(sql: Sql, job_id: str) -> str:
+    """Condition: all that was unknown of this job's attempts has turned out not to be done."""
+    return sql.exists(f"FROM {sql.job_actions} AS p WHERE p.job_id = {job_id} AND p.action = '{NOT_DONE}'")
+
+
+def is_resolved(sql: Sql, seconds: str = "0") -> str:
+    """Condition: the ended job `h` was resolved at least `seconds` ago."""
+    return sql.exists(f"{closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
 
 
 def needs_person(sql: Sql, tables: tuple[str, ...]) -> str:
@@ -65,6 +90,12 @@ def _add(tables: tuple[str, ...]) -> Statement:
             AND NOT {sql.exists(closing_actions(sql))}"""
 
     return build
+
+
+def _act(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_actions} (job_id, action, actor, reason, created_at)
+    VALUES (:id, :action, :actor, :reason, {sql.now})"""
 
 
 def _remove(sql: Sql) -> str:

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from effects.model.job import AttemptId, Job
 from effects.model.settlement import Settlement
-from effects.store.audit_log.notes import AuditAction, note
+from effects.store.audit_log import AuditAction, note
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
-from effects.store.workers.failovers import Failover
+from effects.store.workers import Failover
 
 BATCH = 500  # attempts in one statement
 COMPARED = AuditAction("failover", "compare")
@@ -151,11 +151,21 @@ def _report_worker(sql: Sql) -> str:
     return f"UPDATE {sql.workers} SET compared = :failover WHERE id = :worker"
 
 
+def _report_counted(sql: Sql) -> str:
+    """Those of these workers that the failover counts as alive when it was noticed.
+
+    The rows' locks count each once, though two processes may have read its file.
+    """
+    return f"""
+    UPDATE {sql.workers} AS w SET compared = :failover WHERE id {sql.any_of("workers")}
+    AND COALESCE(compared, 0) < :failover AND EXISTS (
+        SELECT 1 FROM {sql.failovers} AS f WHERE f.id = :failover AND w.started_at <= f.noticed_at
+        AND {sql.seconds("w.seen_at", "f.noticed_at")} <= w.lease_seconds)"""
+
+
 def _report(sql: Sql) -> str:
     return f"""
-    UPDATE {sql.failovers} SET compared = compared + CASE WHEN :first = 1 OR EXISTS (
-            SELECT 1 FROM {sql.workers} WHERE id = :worker AND compared IS NULL AND started_at < noticed_at)
-            THEN 1 ELSE 0 END, recorded = recorded + :recorded,
+    UPDATE {sql.failovers} SET compared = compared + :count, recorded = recorded + :recorded,
         unknowns = unknowns + :unknowns, orphans = orphans + :orphans, incomplete = incomplete + :incomplete
     WHERE id = :failover"""
 
@@ -166,19 +176,20 @@ def report(
     failover: Failover,
     comparison: Comparison,
     *,
-    first: bool,
+    ids: Collection[str],
     actor: str,
     reason: str | None,
 ) -> bool:
     """Write down that a worker has compared what it remembers; False where its own row was lost.
 
     Args:
+        ids: which it has had since its last report.
         actor, reason: for the audit log, if anything was lost: no person decided it, and every person must find it.
-        first: it was there when it happened, and has not reported for it before.
     """
     counts = {name: int(getattr(comparison, name)) for name in ("recorded", "unknowns", "orphans", "incomplete")}
     with store.begin() as connection:
-        store.write(connection, _report, failover=failover.id, first=int(first), worker=worker, **counts)
+        count = store.write(connection, _report_counted, workers=as_json(sorted(ids)), failover=failover.id)
+        store.write(connection, _report, failover=failover.id, count=count, **counts)
         if store.write(connection, _report_worker, failover=failover.id, worker=worker) == 0:
             connection.rollback()
             return False
@@ -190,16 +201,8 @@ def report(
 def report_for(store: Store, workers: Collection[str], failover: Failover) -> None:
     """Write down that what these dead workers had remembered was compared, from the files that they left."""
     with store.begin() as connection:
-        count = store.write(connection, _report_workers, workers=as_json(sorted(workers)), failover=failover.id)
+        count = store.write(connection, _report_counted, workers=as_json(sorted(workers)), failover=failover.id)
         store.write(connection, _add_compared, count=count, failover=failover.id)
-
-
-def _report_workers(sql: Sql) -> str:
-    """The rows' locks count each worker once, though two processes may have read its file."""
-    return f"""
-    UPDATE {sql.workers} SET compared = :failover WHERE id {sql.any_of("workers")}
-    AND COALESCE(compared, 0) < :failover
-    AND started_at < (SELECT noticed_at FROM {sql.failovers} AS f WHERE f.id = :failover)"""
 
 
 def _add_compared(sql: Sql) -> str:

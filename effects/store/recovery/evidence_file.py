@@ -7,7 +7,6 @@ folder, the next worker on this host reads it there. The file holds a digest of 
 from __future__ import annotations
 
 import fcntl
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -15,16 +14,17 @@ from pathlib import Path
 
 import msgspec
 
+from effects.kit.logs import RateLimitedLogger, own_logger
+from effects.kit.process import create_private
 from effects.model.job import AttemptId, Job, JobStatus
 from effects.model.settlement import Settlement, Verdict
-from effects.process.private_files import create_private
 from effects.store.recovery.comparison import Remembered, payload_digest
 
 SUFFIX = ".evidence"
 TURN_SECONDS = 60.0  # after which the file begins again, and what it held is kept beside it for as long
 LEFT_SECONDS_MAX = 86_400.0  # older ones are deleted unread
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 class EvidenceLine(msgspec.Struct, omit_defaults=True, array_like=True):
@@ -70,9 +70,10 @@ class EvidenceFile:
         for file in self._files:
             fcntl.flock(file, fcntl.LOCK_EX)
         self._half, self._turned_at = 0, time.monotonic()
+        self._not_kept = RateLimitedLogger(_log, "evidence.not_kept")
 
     def add(self, batch: Iterable[Remembered], worker: str) -> None:
-        """Append these attempts. A file that cannot be written (a full disk) is logged and goes without them."""
+        """Append these attempts. A full disk goes without them, which is logged now and then."""
         if time.monotonic() - self._turned_at > TURN_SECONDS:
             self._half, self._turned_at = 1 - self._half, time.monotonic()
             self._files[self._half].seek(0)
@@ -82,7 +83,7 @@ class EvidenceFile:
         try:
             self._files[self._half].write(lines)
         except OSError as error:
-            _log.error("evidence.not_kept", extra={"error": type(error).__name__})
+            self._not_kept.error(f"{type(error).__name__}: {error.strerror}")
 
     def close(self) -> None:
         """The worker ended in order: nothing of it is in doubt."""

@@ -5,6 +5,7 @@
 | still leased to the attempt | its outcome, as if for the first time |
 | waits, or runs under another claim | its outcome, or an unknown by the type's policy; the other attempt is lost |
 | has ended | its attempt beside the others, and its verdict in the ledger: done stays done |
+| runs under another claim, or was cancelled; this attempt failed | nothing: its effect did not happen |
 | is not there, or another one has its id | an orphan: listed, never repeated, and no key is taken by it |
 """
 
@@ -22,7 +23,7 @@ from effects.model.job import Job
 from effects.model.ledger import Ledger
 from effects.model.outcome import Unknown
 from effects.model.registry import Registry, Unregistered
-from effects.model.settlement import Execution, Settlement, Verdict
+from effects.model.settlement import UNCOUNTED, Execution, Settlement, Verdict
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.queue.job_rows import job_columns, job_of
@@ -30,7 +31,7 @@ from effects.store.queue.settle import write_settlements
 from effects.store.queue.table_ledger import TableLedger
 from effects.store.queue.unresolved import add_unresolved, remove_unresolved
 from effects.store.recovery.comparison import Remembered
-from effects.store.schema.failover_tables import ORPHAN, RECORDED, REPEATED, UNKNOWN
+from effects.store.schema.tables import ORPHAN, RECORDED, REPEATED, UNKNOWN
 
 CODE = "failed_over"
 WRITTEN_BACK = "its record was lost in a failover and written back by its worker"
@@ -39,7 +40,7 @@ OTHER_LOST = "an attempt from before a failover had its effect already, or may h
 
 
 class WriteBack:
-    """Writes back the attempts of one worker, each in a transaction of its own.
+    """Writes back the attempts of one worker, each in its own transaction.
 
     Args:
         now: the worker's monotonic clock.
@@ -59,8 +60,9 @@ class WriteBack:
         """
         with self._store.begin() as connection:
             fate = self._write(connection, remembered)
-            if fate is not None:
-                self._note(connection, remembered, fate, failover_id)
+            if fate is not None and not self._note(connection, remembered, fate, failover_id):
+                connection.rollback()  # another worker, with the same evidence, was quicker
+                return None
         return fate
 
     def _write(self, connection: Connection, remembered: Remembered) -> str | None:
@@ -70,12 +72,14 @@ class WriteBack:
             if remembered.is_of(job.job_type, job.key, job.payload):
                 return self._into_live(connection, remembered, row)
         verdict = _verdict(remembered)
-        if verdict not in ("done", "unknown"):
+        if verdict is None or _is_uncounted(remembered):
             return None
         ended = self._store.row(connection, _ended, id=remembered.job.id)
         if ended is not None and remembered.is_of(ended.job_type, ended.idempotency_key, _payload(ended)):
+            if verdict == "not_done" and not ended.owned:
+                return None
             return self._into_ended(connection, remembered, verdict, ended)
-        return ORPHAN
+        return None if verdict == "not_done" else ORPHAN
 
     # -- a live job ------------------------------------------------------------------------------------------
 
@@ -84,7 +88,8 @@ class WriteBack:
         if row.status == "running" and job.lease_token == remembered.job.lease_token:
             self._settle(connection, remembered, job, policy)
             return RECORDED if remembered.settlement is not None else UNKNOWN
-        if _verdict(remembered) not in ("done", "unknown"):
+        verdict = _verdict(remembered)
+        if verdict is None or (verdict == "not_done" and row.status == "running") or _is_uncounted(remembered):
             return None
         repeats = False
         if row.status == "running":
@@ -128,6 +133,8 @@ class WriteBack:
             ago=max(0.0, self._now - remembered.at), took=0.0 if settlement is None else settlement.duration_seconds,
         )  # fmt: skip
         self._store.write(connection, _amend, id=job.id, verdict=verdict, token=max(token, row.lease_token))
+        if verdict == "not_done":
+            return RECORDED
         ledger = self._ledgers.get(job.job_type)
         if ledger is not None and job.key is not None and not ledger.spans_jobs:
             fold = Settlement(job=job, status="dead", outcome="unknown", verdict=verdict)
@@ -141,13 +148,15 @@ class WriteBack:
 
     # -- the record of it ------------------------------------------------------------------------------------
 
-    def _note(self, connection: Connection, remembered: Remembered, fate: str, failover_id: int) -> None:
+    def _note(self, connection: Connection, remembered: Remembered, fate: str, failover_id: int) -> bool:
+        """Whether it was not written back before."""
         job, settlement = remembered.job, remembered.settlement
-        self._store.write(
+        written = self._store.write(
             connection, _insert, job_id=job.id, token=job.lease_token, job_type=job.job_type, key=job.key,
             worker=self._worker, outcome=None if settlement is None else settlement.outcome,
             verdict=_verdict(remembered), fate=fate, failover=failover_id, ago=max(0.0, self._now - remembered.at),
         )  # fmt: skip
+        return written > 0
 
     def _policy(self, job: Job) -> Policy:
         return self._registry.get(job.job_type) if job.job_type in self._registry else Unregistered(job.job_type)
@@ -174,6 +183,12 @@ def _of_this_job(settlement: Settlement, job: Job, policy: Policy) -> Settlement
 
 def _verdict(remembered: Remembered) -> Verdict | None:
     return "unknown" if remembered.settlement is None else remembered.settlement.verdict
+
+
+def _is_uncounted(remembered: Remembered) -> bool:
+    """A snooze or a pause, which used up no attempt."""
+    settlement = remembered.settlement
+    return settlement is not None and settlement.outcome in UNCOUNTED
 
 
 def _payload(row: Row[Any]) -> str:

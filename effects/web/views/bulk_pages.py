@@ -1,25 +1,32 @@
-"""Bulk actions: one action on all jobs that the filters of a list select, previewed first, with progress and an end."""
+"""Acting on many jobs, those that filters select or a person ticked; and the pages of bulk actions."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from effects import bulk as bulks_api
-from effects.bulk import BulkPreview, BulkStarted
 from effects.errors import EnqueueError
-from effects.moments import moment_or_none
-from effects.store.operator.dead_letters import DeadFilters, list_dead
-from effects.store.operator.job_list import Filters, list_jobs
-from effects.text.digits import whole_number
-from effects.web.bulk_choices import BulkChoice, choices_of_jobs, choices_of_needs
+from effects.kit.moments import exact_moment
+from effects.kit.text.unsafe import whole_number
+from effects.operate import bulk as bulks_api
+from effects.operate.bulk import BulkPreview, BulkStarted
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
+from effects.operate.tables.job_list import Filters, list_jobs
 from effects.web.exchange import BadRequestError, PageAnswer
-from effects.web.views.jobs import job_filters
-from effects.web.views.needs import dead_filters
-from effects.web.views.notices import notice
+from effects.web.pages import notice
+from effects.web.views.jobs import (
+    OF_JOBS,
+    OF_NEEDS,
+    BulkChoice,
+    choices_of_jobs,
+    choices_of_needs,
+    dead_filters,
+    job_filters,
+)
 from effects.web.views.paging import PAGE_ROWS, before_of, page_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
@@ -107,12 +114,9 @@ def _at(filters: Any, as_of: dt.datetime | None) -> Any:
 
 def _as_of(visit: Visit) -> dt.datetime:
     try:
-        as_of = moment_or_none(float(visit.form.get("as_of", "")))
-    except (ValueError, OverflowError, OSError):
-        as_of = None
-    if not isinstance(as_of, dt.datetime):
-        raise BadRequestError("as_of is not the time of a preview")
-    return as_of
+        return exact_moment(float(visit.form.get("as_of", "")))
+    except ValueError:
+        raise BadRequestError("as_of is not the time of a preview") from None
 
 
 def _expected(visit: Visit) -> int:
@@ -137,3 +141,49 @@ def bulk(visit: Visit) -> PageAnswer:
     bulk_id = int(visit.values["id"])
     record = visit.read(("bulk", bulk_id), LIVE_SECONDS / 2, lambda: bulks_api.find_bulk(bulk_id, effects=visit.app))
     return visit.page("bulk.html", bulk=record, notice=notice(visit))
+
+
+_TICKED = re.compile(r"job-([1-9][0-9]{0,17})")
+_IDS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*")
+
+
+def ticked_needs(visit: Visit) -> PageAnswer:
+    """Act on unresolved jobs; what is not possible for one of them is refused for it alone, and said."""
+    return _ask_or_act_on(visit, OF_NEEDS, "needs", dead_filters(_ticked_fields(visit))[1])
+
+
+def ticked_jobs(visit: Visit) -> PageAnswer:
+    """Act on jobs, as `ticked_needs`."""
+    return _ask_or_act_on(visit, OF_JOBS, "jobs", job_filters(_ticked_fields(visit))[1])
+
+
+def _ticked_fields(visit: Visit) -> Mapping[str, str]:
+    return visit.form if visit.request.is_unsafe else visit.query
+
+
+def _ask_or_act_on(visit: Visit, choices: Sequence[BulkChoice], page: str, chosen: Mapping[str, str]) -> PageAnswer:
+    """Ask about the ticked rows, or act on them; the way back has the filters of the list (`chosen`)."""
+    choice = next((choice for choice in choices if choice.name == _ticked_fields(visit).get("do")), None)
+    if choice is None:
+        raise BadRequestError("there is no such action on rows of this list")
+    if not visit.request.is_unsafe:
+        ids = sorted(int(match[1]) for match in visit.query.matching(_TICKED))
+        if not ids:
+            raise EnqueueError("no row is ticked: go back, and tick those that it is about")
+        return visit.page(
+            "ticked.html", choice=choice, ids=ids, chosen=chosen, target=visit.url(f"{page}_ticked"),
+            back=visit.url(page, **chosen),
+        )  # fmt: skip
+    with visit.acting():
+        result = bulks_api.act_on(
+            choice.action, _ids(visit), actor=visit.someone.actor, reason=visit.form.get("reason"), effects=visit.app
+        )
+    return visit.page("bulk_done.html", heading=choice.ticked, result=result, back=visit.url(page, **chosen))
+
+
+def _ids(visit: Visit) -> list[int]:
+    text = visit.form.get("jobs", "")
+    ids = sorted({int(part) for part in text.split(",")}) if _IDS.fullmatch(text) else []
+    if not 0 < len(ids) <= PAGE_ROWS:
+        raise BadRequestError(f"jobs are ids of 1 to {PAGE_ROWS} rows")
+    return ids

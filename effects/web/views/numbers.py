@@ -1,15 +1,44 @@
-"""Numbers over time: outcomes, how long jobs waited, how long attempts ran; of all job types, or of one."""
+"""The page of numbers over time, as a file too; and the readings that it shares with other pages."""
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import io
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from effects.observation.stats import PointStats, Series, read_series
+from effects.kit.files.names import attachment
+from effects.operate.stats import PointStats, Series, Stats, read_series, read_stats
+from effects.operate.tables.dead_letters import Cause, count_causes
 from effects.store.db.sql import Window
 from effects.web.exchange import PageAnswer
-from effects.web.views.paging import filters_of
-from effects.web.views.shared_readings import RANGES, STATS_SECONDS, span_of, stats_of
-from effects.web.visit import Visit
+from effects.web.views.paging import choice_of, filters_of
+from effects.web.visit import LIVE_SECONDS, Visit
+
+STATS_SECONDS = 15.0
+RANGES = {"1h": 3_600.0, "6h": 21_600.0, "24h": 86_400.0, "7d": 604_800.0}
+
+
+def span_of(visit: Visit, default: str) -> str:
+    """The range of time that the query asks for."""
+    return choice_of(visit.query, "newer", RANGES) or default
+
+
+def stats_of(visit: Visit, span: str) -> Stats:
+    """Numbers of a range of time, by job type and queue."""
+    return visit.read(("stats", span), STATS_SECONDS, lambda: read_stats(visit.app.store, Window(newer=RANGES[span])))
+
+
+def causes_of_dead(visit: Visit) -> Sequence[Cause]:
+    """What needs a person, by job type and error code."""
+
+    def read() -> Sequence[Cause]:
+        with visit.app.store.read() as connection:
+            return count_causes(visit.app.store, connection)
+
+    return visit.read("causes", LIVE_SECONDS, read)
+
 
 Pair: TypeAlias = tuple[str | None, str | None]  # a job type and a queue; None is any
 
@@ -42,8 +71,8 @@ def last_day(visit: Visit) -> dict[str, Any]:
 
 def series_of(visit: Visit) -> tuple[Series, str, Pair | None]:
     """The points of the query's span and type, the span, and the job type and queue, if one is chosen."""
-    span, chosen = span_of(visit, "24h"), filters_of(visit.query, ("job_type", "queue"))
-    pair = (chosen["job_type"], chosen["queue"]) if any(chosen.values()) else None
+    span, chosen = span_of(visit, "24h"), filters_of(visit.query, ("type", "queue"))
+    pair = (chosen["type"], chosen["queue"]) if any(chosen.values()) else None
     return _read(visit, span, pair), span, pair
 
 
@@ -90,3 +119,38 @@ def _most(series: Series) -> dict[str, float | None]:
 def _times(series: Series) -> list[float]:
     """Seconds from the beginning to that of each point."""
     return [float(number * series.point_seconds) for number in range(len(series.points))]
+
+
+_OUTCOMES = tuple(outcome for outcomes, _, _ in PARTS for outcome in outcomes)
+_PERCENTILES = ("wait_p50_seconds", "wait_p95_seconds", "run_p50_seconds", "run_p95_seconds")
+
+
+def numbers_file(visit: Visit) -> PageAnswer:
+    """What the page shows, of the same query. A point without a worker has empty fields, which are not zero."""
+    series, span, _ = series_of(visit)
+    headers = (("content-disposition", attachment(f"numbers-{span}.csv")), ("cache-control", "private, no-store"))
+    return PageAnswer(200, _csv_lines(series).encode(), "text/csv; charset=utf-8", headers)
+
+
+def _csv_lines(series: Series) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\r\n")
+    writer.writerow(("from", "seconds", *_OUTCOMES, *_PERCENTILES))
+    for number, point in enumerate(series.points):
+        writer.writerow((_begins(series, number), series.point_seconds, *_fields(point)))
+    return file.getvalue()
+
+
+def _begins(series: Series, number: int) -> str:
+    return f"{series.since + dt.timedelta(seconds=number * series.point_seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _fields(point: PointStats | None) -> list[object]:
+    if point is None:
+        return [""] * (len(_OUTCOMES) + len(_PERCENTILES))
+    percentiles = (point.wait.p50, point.wait.p95, point.run.p50, point.run.p95)
+    return [*(point.outcomes[outcome] for outcome in _OUTCOMES), *(_number(each) for each in percentiles)]
+
+
+def _number(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.6g}"

@@ -1,40 +1,74 @@
-"""The first page: one paragraph that says how things stand, and the last hour in numbers."""
+"""How things stand: the first page, and those of queues, workers, schedules, limits, checks and the audit log."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Mapping, Sequence
 
+import msgspec
 from sqlalchemy.exc import DBAPIError
 
-from effects.app import Effects
+from effects.app.effects import Effects
 from effects.errors import EffectsError
-from effects.logs import error_places
-from effects.store.operator.queue_status import Status, read_status
+from effects.kit.logs import error_places, own_logger
+from effects.model.job import LIVE_SHOWN
+from effects.operate.doctor import examine
+from effects.operate.tables.actions import LogFilters, list_entries
+from effects.operate.tables.dead_letters import Unresolved
+from effects.operate.tables.held_up import HeldKind, HeldUp
+from effects.operate.tables.limit_status import Limit, list_limits
+from effects.operate.tables.queue_status import Status, WorkerState, read_status, read_workers
+from effects.operate.tables.schedule_states import read_states
+from effects.store.limits.queue_pauses import QueueState, list_queues
 from effects.web.exchange import PageAnswer
-from effects.web.pages import Pages, StandingLine
-from effects.web.views.numbers import last_day
-from effects.web.views.shared_readings import RANGES, STATS_SECONDS, causes_of_dead, span_of, stats_of
+from effects.web.pages import Pages, StandingLine, notice
+from effects.web.views.numbers import RANGES, STATS_SECONDS, last_day, span_of, stats_of
+from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
 CAUSES_SHOWN = 8
-_log = logging.getLogger("effects.web")
+LIMITS_MAX = 500
+HELD_PAGES: Mapping[HeldKind, str] = {
+    "queue_paused": "queues", "limit_paused": "limits", "half_open": "limits", "operator": "jobs", "put_off": "jobs",
+    "group_blocked": "jobs", "type_not_registered": "jobs", "queue_unserved": "queues", "schedule_paused": "schedules",
+    "package": "health",
+}  # fmt: skip
+_log = own_logger("effects.web")
 
 
 def overview(visit: Visit) -> PageAnswer:
-    span, causes = span_of(visit, "1h"), causes_of_dead(visit)
-    status = visit.count("status", LIVE_SECONDS, _status)
+    span = span_of(visit, "1h")
+    status, counted_at = count_status(visit)
+    causes = status.causes
+    visit.shown_unresolved = Unresolved(status.unresolved, status.unknown)
     return visit.page(
         "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
-        stats=stats_of(visit, span), span=span, ranges=list(RANGES),
+        counted_at=counted_at, stats=stats_of(visit, span), span=span, ranges=list(RANGES),
         alive=[worker for worker in status.workers if worker.alive],
+        held_pages=HELD_PAGES, needs_person=any(map(needs_person, status.held_up)),
         live=_live(status), day=last_day(visit),
         standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
     )  # fmt: skip
 
 
-def _status(app: Effects) -> Status:
-    return read_status(app.store, app.settings.lease_seconds)
+def count_status(visit: Visit) -> tuple[Status, dt.datetime]:
+    """What is counted over all live jobs, and when.
+
+    Raises:
+        StillCountingError: as `Visit.count`.
+    """
+    return visit.count("status", LIVE_SECONDS, _count)
+
+
+def needs_person(held: HeldUp) -> bool:
+    """Whether no time and no worker ends it."""
+    return held.needs_attention and held.kind in ("queue_unserved", "operator", "package")
+
+
+def _count(app: Effects) -> tuple[Status, dt.datetime]:
+    """What the overview counts, and when."""
+    status = read_status(app.store, app.settings.lease_seconds, app.job_types, app.queues)
+    return status, dt.datetime.now(dt.UTC)
 
 
 def _standing(visit: Visit) -> list[StandingLine]:
@@ -54,8 +88,98 @@ def _standing_of(visit: Visit, pages: Pages) -> Sequence[StandingLine]:
 
 def _live(status: Status) -> dict[str, int]:
     """Live jobs by status, over all types."""
-    live = {"queued": 0, "running": 0, "failed": 0}
+    live = dict.fromkeys(LIVE_SHOWN, 0)
     for count in status.counts:
         if count.status in live:
             live[count.status] += count.jobs
     return live
+
+
+def queues(visit: Visit) -> PageAnswer:
+    served: dict[str, int] = {}
+    for worker in _workers(visit):
+        for queue in worker.queues.split(",") if worker.alive else []:
+            name = queue.partition("=")[0].strip()
+            served[name] = served.get(name, 0) + 1
+    return visit.page(
+        "queues.html", queues=_queues(visit), served=served, notice=notice(visit),
+        measured={queue.queue: queue for queue in stats_of(visit, "1h").queues},
+    )  # fmt: skip
+
+
+def workers(visit: Visit) -> PageAnswer:
+    return visit.page("workers.html", workers=_workers(visit), notice=notice(visit))
+
+
+def schedules(visit: Visit) -> PageAnswer:
+    return visit.page("schedules.html", schedules=read_states(visit.app.store), notice=notice(visit))
+
+
+def limits(visit: Visit) -> PageAnswer:
+    paused = choice_of(visit.query, "paused", ("yes",)) is not None
+    rows = _limits(visit, paused=paused)
+    return visit.page("limits.html", limits=rows, paused=paused, most=LIMITS_MAX, notice=notice(visit))
+
+
+def _limits(visit: Visit, *, paused: bool) -> Sequence[Limit]:
+    """The first limit keys, or the first of those that are paused; one more than are shown."""
+
+    def read(app: Effects) -> Sequence[Limit]:
+        with app.store.read() as connection:
+            return list_limits(app.store, connection, paused=paused, limit=LIMITS_MAX + 1)
+
+    return visit.count(("limits", paused), LIVE_SECONDS, read)
+
+
+def _queues(visit: Visit) -> list[QueueState]:
+    def read(app: Effects) -> list[QueueState]:
+        with app.store.read() as connection:
+            return list_queues(app.store, connection, app.queues)
+
+    return visit.count("queues", LIVE_SECONDS, read)
+
+
+def _workers(visit: Visit) -> list[WorkerState]:
+    def read() -> list[WorkerState]:
+        with visit.app.store.read() as connection:
+            return read_workers(visit.app.store, connection, visit.app.settings.lease_seconds)
+
+    return visit.read("workers", LIVE_SECONDS, read)
+
+
+_ENTRY_NAMES = ("actor", "action", "subject_kind", "subject")
+
+
+def audit(visit: Visit) -> PageAnswer:
+    chosen = filters_of(visit.query, _ENTRY_NAMES)
+    filters = LogFilters(**chosen, before=before_of(visit), limit=PAGE_ROWS + 1)
+    entries, older = page_of(list_entries(visit.app.store, filters))
+    return visit.page(
+        "audit.html", entries=[(entry, _detail(entry.detail)) for entry in entries], older=older,
+        first=filters.before is None, chosen=chosen_of(chosen),
+    )  # fmt: skip
+
+
+def _detail(detail: object) -> str:
+    return msgspec.json.encode(detail, enc_hook=str).decode() if detail else ""
+
+
+KEPT_SECONDS = 60.0
+_LEVELS = {"error": 0, "warning": 1, "ok": 2}
+_OF_A_CONNECTION = ("busy timeout", "durability")  # to an SQLite file: here those of the dashboard's own
+
+
+def health(visit: Visit) -> PageAnswer:
+    """All but how the app itself connects to an SQLite file, which only a command in the app can tell."""
+    findings = visit.count("doctor", KEPT_SECONDS, examine)
+    if not visit.app.store.is_postgresql:
+        findings = [finding for finding in findings if finding.check not in _OF_A_CONNECTION]
+    ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
+    return visit.page("health.html", findings=ordered)
+
+
+def settings(visit: Visit) -> PageAnswer:
+    if not visit.request.is_unsafe:
+        return visit.page("settings.html", notice=notice(visit))
+    answer = visit.redirect("settings", did="settings")
+    return PageAnswer(answer.status, headers=(*answer.headers, visit.theme_cookie(visit.form.get("theme", ""))))

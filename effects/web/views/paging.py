@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from effects.arguments import printable
+from effects.kit.arguments import printable
 from effects.web.exchange import BadRequestError
 from effects.web.rendering import HIDDEN_NAME, Exact
 from effects.web.visit import Visit
@@ -17,6 +17,7 @@ PAGE_ROWS = 50
 TEXT_CHARS_MAX = 255
 _ID = re.compile("[1-9][0-9]{0,17}")
 _WORD = re.compile(r"\w+")
+_FIELDS = {"type": "job_type", "code": "error_code", "group": "group_key"}  # option → field
 _text = printable(TEXT_CHARS_MAX)
 
 
@@ -73,6 +74,11 @@ def filters_of(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, Any
         BadRequestError: as `text_of`.
     """
     return {name: text_of(fields, name) for name in names}
+
+
+def fields_of(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """The filters by the names of the fields of a list's struct: addresses have the names of the options."""
+    return {_FIELDS.get(name, name): value for name, value in filters.items()}
 
 
 def chosen_of(filters: Mapping[str, str | None]) -> dict[str, Exact]:

@@ -1,4 +1,6 @@
-"""A handler's answer is checked where it is taken: what passes is one of our own outcomes, with values in their range.
+"""What a handler returned or raised, as it is kept.
+
+Its answer is checked where it is taken: what passes is one of our own outcomes, with values in their range.
 
 A wrong type or number is a programming error of that attempt. It keeps the fate that the answer names (what was done
 is done, what was refused is refused), so that a mistake in a wait makes no "may have happened" of a "not done". Only
@@ -9,15 +11,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
-from effects.model.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
-from effects.retry import ON_UNKNOWN, RetryPolicy
-from effects.text.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
-from effects.text.wording import described
+from msgspec.structs import replace
 
+from effects.errors import EffectsError
+from effects.keys.encryption import KeyRing
+from effects.keys.sealing import attempt_row, store_text
+from effects.kit.frames import CAUSES_MAX, Frame, cause_of, error_frames, handler_frames, place
+from effects.kit.text.redact import HIDDEN, redact
+from effects.kit.text.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
+from effects.kit.text.wording import described
+from effects.model.job_type import JobType
+from effects.model.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.model.settlement import Settlement
+from effects.retry import ON_UNKNOWN, RetryPolicy
+from effects.settings import ErrorTextsPolicy
+
+NO_KEYS = KeyRing("")
 WAIT_SECONDS_MAX = 366 * 86_400.0
 INVALID = "outcome_invalid"
 
@@ -61,11 +75,12 @@ def _no_outcome(answer: object, who: str, released: bool) -> Accepted:
 def _checked(answer: object, fate: type[Outcome], who: str) -> Accepted:
     """The answer, where it is one of ours and clean; else again, as one of ours.
 
-    A subclass may have attributes that are not what they seem.
+    A subclass may have attributes that are not what they seem. One that was raised keeps, by its traceback, all that
+    the handler had in its variables.
     """
     values: dict[str, Any] = {}
     wrong: list[str] = []
-    clean = type(answer) is fate
+    clean = type(answer) is fate and answer.__traceback__ is None
     for name, default, check in _FIELDS[fate]:
         try:
             value = getattr(answer, name)
@@ -126,6 +141,12 @@ def _seconds_or_none(value: Any) -> float | None:
     return None if value is None else _seconds(value)
 
 
+def _waits(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple):
+        raise _Wrong(f"is {described(value)}; give a list of seconds")
+    return tuple(map(_seconds, value))
+
+
 def _detail(value: Any) -> Mapping[str, Any] | None:
     if value is None:
         return None
@@ -169,8 +190,101 @@ def _on_unknown(value: Any) -> Any:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "message": _text, "reason": _text, "code": _code, "detail": _detail, "apply": _apply,
     "seconds": _seconds, "after_seconds": _seconds_or_none, "pause_seconds": _seconds_or_none,
-    "policy": _policy, "tries": _tries, "on_unknown": _on_unknown, "ages": _flag, "parent": _flag,
+    "then": _waits, "policy": _policy, "tries": _tries, "on_unknown": _on_unknown, "ages": _flag, "parent": _flag,
 }  # fmt: skip
 
 # Of each fate its fields, what they hold where nothing was given, and the check of what was.
 _FIELDS = {fate: [(field.name, field.default, _CHECKS[field.name]) for field in fields(fate)] for fate in OUTCOMES}
+
+
+STACK_CHARS_MAX = 4096
+TEXT_CHARS_MAX = 2000
+_URL_PASSWORD = re.compile(r"://[^/@\s]*@")
+_HIDDEN_TEXT = "[its text may be personal and is not shown]"
+
+
+def with_error(settlement: Settlement, error: BaseException | None) -> Settlement:
+    """The settlement with the class of an exception, where it was raised, and what the log is given of it."""
+    if error is None:
+        return settlement
+    return replace(settlement, error_type=class_name(error), stack=_stack_of(error), logged_error=_logged(error))
+
+
+def with_frames(settlement: Settlement, frames: Iterable[Frame]) -> Settlement:
+    """The settlement of an attempt that was given up, with where its handler was at that moment."""
+    stack = clean_text("\n".join(handler_frames(frames)), STACK_CHARS_MAX)
+    return replace(settlement, stack=stack or None)
+
+
+def _logged(error: BaseException) -> BaseException | None:
+    if isinstance(error, OUTCOMES):
+        return None  # an answer, no error
+    return error if isinstance(error, EffectsError) else _without_text(error)  # our own words are safe
+
+
+class ErrorTexts:
+    """Keeps the text of exceptions, and has it logged.
+
+    Args:
+        keys: seal it, if there are any.
+        policy: for job types that do not say (`keep_error_text`). Default: it is kept if it can be sealed.
+        logged: it is logged in any case: a person who runs the worker reads the log.
+    """
+
+    def __init__(self, keys: KeyRing, policy: ErrorTextsPolicy | None, *, logged: bool) -> None:
+        self._keys = NO_KEYS if policy == "plain" else keys
+        self._by_default = bool(keys.ids) if policy is None else policy != "none"
+        self._logged = logged
+
+    def add(self, settlement: Settlement, error: BaseException, job_type: JobType[Any], payload: Any) -> Settlement:
+        """The settlement with the error's text: to store, and to log if it need not be sealed."""
+        kept = self._by_default if job_type.keep_error_text is None else job_type.keep_error_text
+        if not (kept or self._logged) or isinstance(error, EffectsError):  # our own words are the message
+            return settlement
+        text, job = _text_of(error, job_type, payload), settlement.job
+        if self._logged or not self._keys.ids:
+            settlement = replace(settlement, logged_error=_stand_in(error, text, logged_text=text))
+        if not kept:
+            return settlement
+        return replace(settlement, error_text=store_text(self._keys, text, attempt_row(job.id, job.lease_token)))
+
+
+def _text_of(error: BaseException, job_type: JobType[Any], payload: Any) -> str:
+    """At most 2,000 characters, without the payload's sensitive fields and without the passwords of URLs."""
+    try:
+        text = redact(str(error), job_type.secrets_of(payload))
+        return clean_text(_URL_PASSWORD.sub(f"://{HIDDEN}@", text), TEXT_CHARS_MAX)
+    except BaseException:  # of the exception's own methods, or of a payload whose values cannot be read
+        return HIDDEN
+
+
+def _stack_of(error: BaseException) -> str | None:
+    """Its frames, one a line, the app's first; at most 4 KiB."""
+    try:
+        return clean_text("\n".join(error_frames(error)), STACK_CHARS_MAX)
+    except BaseException:  # of the exception's own methods
+        return None
+
+
+def place_made(answer: object) -> str | None:
+    """The code location where an invalid outcome was created, if known."""
+    try:
+        return place(*answer.call_site) if isinstance(answer, OUTCOMES) else None
+    except BaseException:  # of a subclass that made itself in its own way
+        return None
+
+
+def _without_text(error: BaseException, causes_max: int = CAUSES_MAX) -> BaseException:
+    """A stand-in for `exc_info` that tells no text: log handlers of the app print it. Its causes are stand-ins too."""
+    named = _stand_in(error, _HIDDEN_TEXT)
+    cause = cause_of(error)
+    named.__cause__ = _without_text(cause, causes_max - 1) if cause is not None and causes_max else None
+    return named
+
+
+def _stand_in(error: BaseException, text: str, **named: str) -> BaseException:
+    """An exception of the same name with the same traceback, and this text."""
+    kind = type(error)
+    names = {"__module__": type.__getattribute__(kind, "__module__"), "__str__": lambda _: text, **named}
+    substitute: BaseException = type(class_name(error), (Exception,), names)()
+    return substitute.with_traceback(BaseException.__dict__["__traceback__"].__get__(error))

@@ -2,76 +2,85 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from inspect import CORO_RUNNING, getcoroutinestate
 from types import FrameType
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from effects.crashpoints import point
 from effects.errors import ConfigurationError, LeaseLost
+from effects.kit.crashpoints import point
+from effects.kit.frames import Frame, awaiting_frames, sole_error, thread_frames
+from effects.kit.logs import own_logger
+from effects.kit.text.redact import HIDDEN, redact
+from effects.kit.text.scrub import class_name
+from effects.kit.text.wording import described
 from effects.model.decision import decide
 from effects.model.job_type import JobType
 from effects.model.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
-from effects.model.settlement import AttemptEnd, Execution, Returned, Settlement
-from effects.process.frames import Frame, awaiting_frames, sole_error, thread_frames
-from effects.text.redact import HIDDEN, redact, secret_texts
-from effects.text.scrub import class_name
-from effects.text.wording import described
-from effects.worker.attempts.answer import accept
-from effects.worker.attempts.raised import ErrorTexts, place_made, with_error
+from effects.model.settlement import AttemptEnd, Execution, Returned, Settlement, Telemetry
+from effects.worker.attempts.answer import ErrorTexts, accept, place_made, with_error
+from effects.worker.machine.runtime import Runtime
 
 RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come back
 _DONE = Done()  # what None answers; never raised, so that all attempts may share it
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
-class AsyncReleases(Protocol):
-    """How the attempts of async job types are released."""
+class Releases(Protocol):
+    """How attempts are released: true once it is recorded; False if the job is no longer theirs, or it is not known."""
+
+    def release(self, execution: Execution) -> bool:
+        """For a thread, which waits."""
+
+    async def release_async(self, execution: Execution) -> bool:
+        """For a task of the event loop."""
 
     def would_block(self) -> bool:
         """Whether whoever waits here keeps an event loop from going on."""
 
-    async def release(self, execution: Execution) -> bool:
-        """True once it is recorded; False if the job is no longer this attempt's, or it is not known."""
+
+@dataclass(frozen=True, slots=True)
+class AttemptContext:
+    """What the attempts of one batch share.
+
+    `is_async`: they run on the event loop. `draining`: as handlers see it. `error_texts`: keeps texts of exceptions.
+    `telemetry`: each has a span, which begins with it and is current while its handler runs.
+    """
+
+    job_type: JobType[Any]
+    releases: Releases
+    runtime: Runtime
+    is_async: bool = False
+    draining: bool = False
+    error_texts: ErrorTexts | None = None
+    telemetry: Telemetry | None = None
 
 
 class RunningAttempt:
     """The `Attempt` that a handler is given."""
 
-    __slots__ = ("_cancel", "_coroutine", "_error_texts", "_marked", "_release", "_releases_async", "cancel_requested",
-                 "claimed", "deadline", "draining", "execution", "frame_of_thread", "job", "job_type", "lost", "now",
-                 "released_until", "start_by", "started")  # fmt: skip
+    __slots__ = ("_cancel", "_context", "_coroutine", "_marked", "cancel_requested", "claimed", "deadline", "execution",
+                 "frame_of_thread", "is_async", "job", "job_type", "lost", "now", "released_until", "start_by",
+                 "started")  # fmt: skip
 
-    def __init__(
-        self,
-        execution: Execution,
-        job_type: JobType[Any],
-        release: Callable[[Execution], bool],
-        *,
-        now: Callable[[], float],
-        draining: bool = False,
-        error_texts: ErrorTexts | None = None,
-        releases_async: AsyncReleases | None = None,
-    ) -> None:
-        self.now = now  # the worker's monotonic clock
+    def __init__(self, execution: Execution, context: AttemptContext) -> None:
+        self._context = context
+        self.now = context.runtime.monotonic
         self.execution = execution  # replaced by a fuller one; whoever settles the attempt has what was known by then
         self.job = execution.job
-        self.job_type = job_type
+        self.job_type = context.job_type
+        self.is_async = context.is_async  # whether it runs on the event loop
         self.cancel_requested = execution.job.cancel_requested
-        self.draining = draining
         self.lost = False  # set when this worker learns that its leases are gone
         self.claimed = self.started = self.deadline = 0.0
         self.start_by = math.inf  # by the lease clock; later, its lease could end before its time limit does
         self.released_until = -math.inf  # infinite while it waits for us to record its release; then, when that ended
         self._marked = False
-        self._release = release
-        self._error_texts = error_texts
-        self._releases_async = releases_async
         self.frame_of_thread: Callable[[], FrameType | None] | None = None  # of that which carries it out
         self._cancel: Callable[[], object] | None = None  # of its task, while it has one
         self._coroutine: Coroutine[Any, Any, Settlement] | None = None
@@ -79,6 +88,10 @@ class RunningAttempt:
     @property
     def number(self) -> int:
         return self.job.attempts
+
+    @property
+    def draining(self) -> bool:
+        return self._context.draining
 
     @property
     def loaded(self) -> Any:
@@ -106,8 +119,8 @@ class RunningAttempt:
         return max(0.0, self.deadline - self.now())
 
     def release(self) -> None:
-        """Record that the effect may now happen; see `effects.model.attempt.Attempt`."""
-        if self._releases_async is not None and self._releases_async.would_block():
+        """Record that the effect may now happen; see `effects.model.job.Attempt`."""
+        if self.is_async and self._context.releases.would_block():
             raise ConfigurationError(
                 f"{self.job.job_type}: attempt.release() in `async def perform` blocks the event loop for all; write "
                 "`await attempt.release_async()`"
@@ -115,19 +128,19 @@ class RunningAttempt:
         if self._must_release():
             self.released_until = math.inf
             try:
-                marked = self._release(self.execution)
+                marked = self._context.releases.release(self.execution)
             finally:
                 self.released_until = self.now()
             self._note_release(marked)
 
     async def release_async(self) -> None:
-        """`release`, awaited; see `effects.model.attempt.Attempt`."""
-        if self._releases_async is None:
+        """`release`, awaited; see `effects.model.job.Attempt`."""
+        if not self.is_async:
             self.release()
         elif self._must_release():
             self.released_until = math.inf
             try:
-                marked = await self._releases_async.release(self.execution)
+                marked = await self._context.releases.release_async(self.execution)
             finally:
                 self.released_until = self.now()
             self._note_release(marked)
@@ -154,27 +167,26 @@ class RunningAttempt:
         if self.execution.outcome is not None:
             raise LeaseLost(f"job {self.job.id}: attempt {self.number} has ended; the effect is not begun")
 
-    @property
-    def is_async(self) -> bool:
-        """Whether it runs on the event loop."""
-        return self._releases_async is not None
-
     def on_loop(self, coroutine: Coroutine[Any, Any, Settlement], cancel: Callable[[], object]) -> None:
         """It runs as a task; `cancel` has that cancelled, from whichever thread."""
         self._cancel, self._coroutine = cancel, coroutine
         if self.lost:  # given up before
             cancel()
 
+    def left_loop(self) -> None:
+        """Its task has ended: the two must not keep each other until garbage is searched for."""
+        self._cancel = self._coroutine = None
+
     def cancel_task(self) -> None:
         """Where it is one: it was given up, and has a moment to come back."""
-        if self._cancel is not None:
+        if (cancel := self._cancel) is not None:
             self.released_until = max(self.released_until, self.now())
-            self._cancel()
+            cancel()
 
     def frames(self) -> list[Frame]:
         """Where its thread or task is now, outermost first."""
-        if self._coroutine is not None and getcoroutinestate(self._coroutine) != CORO_RUNNING:
-            return awaiting_frames(self._coroutine)
+        if (coroutine := self._coroutine) is not None and getcoroutinestate(coroutine) != CORO_RUNNING:
+            return awaiting_frames(coroutine)
         frame = None if self.frame_of_thread is None else self.frame_of_thread()
         return [] if frame is None else thread_frames(frame)
 
@@ -186,9 +198,11 @@ class RunningAttempt:
     def start(self) -> None:
         self.started = self.now()
         self.deadline = self.started + self.job_type.time_limit_seconds
+        if (telemetry := self._context.telemetry) is not None:
+            self.execution = replace(self.execution, span=telemetry.start(self.job))
 
     def settle(self, ending: AttemptEnd, error: BaseException | None = None) -> Settlement:
-        """The decision about this attempt, with its timing and its error. Never raises for an outcome of our own."""
+        """The decision about this attempt, with its timing and its error. Never raises for our own outcome."""
         # First: where this thread ends before it can hand on the answer, another one does.
         self.execution = execution = replace(self.execution, outcome=ending)
         ended = self.now()
@@ -199,9 +213,9 @@ class RunningAttempt:
             duration_seconds=ended - self.started, ended_at_monotonic=ended,
         )  # fmt: skip
         settled = with_error(self._without_secrets(timed), error)
-        if error is None or self._error_texts is None:
+        if error is None or (error_texts := self._context.error_texts) is None:
             return settled
-        return self._error_texts.add(settled, error, self.job_type, self.execution.payload)
+        return error_texts.add(settled, error, self.job_type, self.execution.payload)
 
     def cut_short(self) -> Settlement:
         """The settlement of an abandoned attempt: its outcome if it has one, else what may have happened."""
@@ -216,7 +230,7 @@ class RunningAttempt:
         if not (settlement.message or settlement.detail or settlement.error_code) or not self.job_type.sensitive:
             return settlement
         try:
-            secrets = secret_texts(self.execution.payload, self.job_type.sensitive)
+            secrets = self.job_type.secrets_of(self.execution.payload)
         except BaseException:  # a payload whose values cannot be read: no search is possible
             return replace(settlement, message=HIDDEN, detail=None)
         return replace(
@@ -228,6 +242,15 @@ class RunningAttempt:
 
     def run(self) -> Settlement:
         """Perform, and return the settlement to write. Never raises."""
+        if (span := self.execution.span) is None:
+            return self._run()
+        leave = span.enter()
+        try:
+            return self._run()
+        finally:
+            leave()
+
+    def _run(self) -> Settlement:
         try:
             point("perform.before")
             answer: object = self.job_type.perform(self.execution.payload, self)
@@ -238,6 +261,8 @@ class RunningAttempt:
 
     async def run_async(self) -> Settlement:
         """`run` for an async job type. The end of its task, however it comes, is an outcome too."""
+        if (span := self.execution.span) is not None:
+            span.enter()  # of its task, whose context ends with it
         try:
             point("perform.before")
             answer: object = await cast("Awaitable[object]", self.job_type.perform(self.execution.payload, self))
@@ -251,6 +276,8 @@ class RunningAttempt:
         kind = type(error)
         if issubclass(kind, LeaseLost):  # where the job is another's by now, the fence drops this
             text = "not released: the lease was gone, or the job cancelled"
+            if self.released:  # before, for a part of the effect
+                return self._settle_answer(Unknown("the lease was lost after the release", code="lease_lost"), None)
             return self._settle_answer(Retry(text, code="lease_lost"), None)
         return self._settle_answer(error if issubclass(kind, OUTCOMES) else self._classify(error), error)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from effects.app import Effects
-from effects.enqueuing import by_its_package, own_ledger
 from effects.errors import (
     ConfigurationError,
     KeyUnavailable,
@@ -20,64 +17,53 @@ from effects.errors import (
     StoreRejected,
     StoreUnavailable,
 )
+from effects.keys.sealing import open_payload, seal_payload, sealed_document
+from effects.kit.text.wording import described
 from effects.model.decision import decide
 from effects.model.job import Job
 from effects.model.job_type import PAYLOAD_INVALID, JobType, routing_of, safe_message
 from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
 from effects.model.payload_codec import SEALED
-from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Settlement, Unrouted
-from effects.secrets.sealing import open_payload, seal_payload, sealed_document
+from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Unrouted
 from effects.store.db.deadlines import Bounds
-from effects.store.enqueue.key_holders import adopt, refuse_intent
+from effects.store.db.faults import is_lost
+from effects.store.enqueue.enqueuing import adopt, by_its_package, own_ledger, refuse_intent
+from effects.store.queue.job_rows import replace_payload
 from effects.store.queue.table_ledger import CORE_LEDGER, states
-from effects.store.rotate import replace_payload
-from effects.text.wording import described
-from effects.worker.attempts.answer import accept
-from effects.worker.attempts.attempt import AsyncReleases, RunningAttempt
-from effects.worker.attempts.raised import ErrorTexts, with_error
-from effects.worker.attempts.traced_attempt import TracedAttempt
-from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Bounded
+from effects.worker.attempts.answer import ErrorTexts, accept, with_error
+from effects.worker.attempts.attempt import AttemptContext, Releases, RunningAttempt
+from effects.worker.context import WorkerContext
+from effects.worker.queues.queue_threads import SettlementWriter
 
 KEY_HELD = Bounds(lock_seconds=0.001, seconds=5.0)  # the dispatcher waits no longer for a transaction that holds a key
 KEYS_HELD_MAX = 2  # so often in one batch; then the batch's other jobs that want one wait untried
 KEY_HELD_SECONDS = (1.0, 10.0)  # shortest and longest wait for the next try; between, as long as the job is old
 KEY_UNTRIED_SECONDS, KEY_UNTRIED_SECONDS_MAX = 0.05, 1.0  # for each that is put off, so that they come one by one
 REJECTED_AFTER_SECONDS = 1.0
+SUSPECTS_MAX = 10_000
 NO_INTENT = "no_intent"  # code of a keyed job that came by plain SQL, past the ledger of its type
 
 
 class BatchLoader:
-    """Sorts one claimed batch into attempts to run and settlements to write.
+    """Sorts one claimed batch into attempts to run and settlements to write, in the thread that claims for all queues.
 
     Args:
-        release: what an attempt calls at its point of no return.
-        finish: takes the settlements of jobs that are not to run.
-        bounded: as of `Outage`; this runs in the thread that claims for all queues.
-        releases_async: what the attempts of async job types call there.
+        settler: takes the settlements of jobs that are not to run.
+        releases: what an attempt calls at its point of no return.
     """
 
-    def __init__(
-        self,
-        app: Effects,
-        release: Callable[[Execution], bool],
-        finish: Callable[[Settlement], None],
-        runtime: Runtime,
-        *,
-        bounded: Bounded,
-        releases_async: AsyncReleases,
-    ) -> None:
-        self._app, self._release, self._finish, self._runtime = app, release, finish, runtime
-        self._releases_async = releases_async
-        self._bounded = bounded
-        self._error_texts = ErrorTexts(app.keys, by_default=app.settings.error_texts)
+    def __init__(self, context: WorkerContext, settler: SettlementWriter, releases: Releases) -> None:
+        self._app, self._settler, self._releases = context.app, settler, releases
+        self._outage, self._runtime = context.outage, context.runtime
+        self._error_texts = ErrorTexts(context.app.keys, context.settings.error_texts, logged=context.logs_error_texts)
+        self._suspects: set[int] = set()  # jobs whose `load` lost its connection: once more, alone, and it is to blame
         self.draining = False  # visible to every attempt
         self._keys_held = 0  # how often this batch has waited for one in vain
         self._keys_untried = 0
 
     def attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
         """The attempts that can run, in the order of the claim."""
-        with self._bounded(False):
+        with self._outage.bounded(False):
             return self._attempts(jobs)
 
     def _attempts(self, jobs: Sequence[Job]) -> list[RunningAttempt]:
@@ -163,7 +149,7 @@ class BatchLoader:
         )
 
     def _has_own_intent(self, job: Job, job_type: JobType[Any]) -> bool:
-        """Whether its type has a ledger of its own, and the job's row is in it."""
+        """Whether its type has its own ledger, and the job's row is in it."""
         own = own_ledger(job_type)
         if own is None:
             return False
@@ -187,25 +173,29 @@ class BatchLoader:
     def _load(self, job_type: JobType[Any], batch: Sequence[Execution]) -> list[RunningAttempt]:
         """Fetch what the batch needs; if that fails, one by one, so that one bad job stops no other."""
         if type(job_type).load is not JobType.load:
+            if len(batch) > 1 and any(execution.job.id in self._suspects for execution in batch):
+                return [attempt for execution in batch for attempt in self._load(job_type, [execution])]
             try:
                 with self._app.store.read() as connection:
                     batch = _with_loaded(job_type, connection, batch)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                ids = {execution.job.id for execution in batch}
+                if is_lost(error) and len(batch) == 1 and ids <= self._suspects:
+                    self._suspects -= ids
+                    return self._load_failed(job_type, batch, error)
+                self._suspects = (self._suspects if len(self._suspects) < SUSPECTS_MAX else set()) | ids
                 for execution in batch:
                     self._end(execution.job, job_type, Returned())
                 return []
             except BaseException as error:
+                self._suspects.difference_update(execution.job.id for execution in batch)
                 return self._load_failed(job_type, batch, error)
-        releases_async = self._releases_async if job_type.is_async else None
-        telemetry = self._app.telemetry
-        attempt_of = RunningAttempt if telemetry is None else partial(TracedAttempt, telemetry)
-        return [
-            attempt_of(
-                execution, job_type, self._release, now=self._runtime.monotonic, draining=self.draining,
-                error_texts=self._error_texts, releases_async=releases_async,
-            )
-            for execution in batch
-        ]  # fmt: skip
+            self._suspects.difference_update(execution.job.id for execution in batch)
+        context = AttemptContext(
+            job_type, self._releases, self._runtime, is_async=job_type.is_async, draining=self.draining,
+            error_texts=self._error_texts, telemetry=self._app.telemetry,
+        )  # fmt: skip
+        return [RunningAttempt(execution, context) for execution in batch]
 
     def _load_failed(
         self, job_type: JobType[Any], batch: Sequence[Execution], error: BaseException
@@ -224,10 +214,10 @@ class BatchLoader:
         failure: Outcome = Retry(f"{hook} failed: {safe_message(error)}", code=f"{hook}_failed")
         answer = error if isinstance(error, OUTCOMES) else failure
         outcome = accept(answer, who=f"{job.job_type}: {hook}", released=False).outcome
-        self._finish(with_error(decide(job, job_type, outcome, released=False), error))
+        self._settler.add(with_error(decide(job, job_type, outcome, released=False), error))
 
     def _end(self, job: Job, job_type: JobType[Any], ending: AttemptEnd) -> None:
-        self._finish(decide(job, job_type, ending, released=False))
+        self._settler.add(decide(job, job_type, ending, released=False))
 
 
 def _with_loaded(job_type: JobType[Any], connection: Connection, batch: Sequence[Execution]) -> list[Execution]:

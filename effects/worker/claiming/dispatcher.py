@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from effects.app import Effects
+from sqlalchemy.exc import DBAPIError
+
+from effects.errors import StoreRejected, StoreUnavailable
+from effects.kit.logs import own_logger
 from effects.model.decision import decide
 from effects.model.settlement import Returned, Settlement
 from effects.store.claim.claim import Claimed, looks_first, quiet_queues
-from effects.store.claim.claim_request import ClaimRequest
-from effects.store.claim.invalid_rows import claim_valid
-from effects.store.queue.liveness import leased_to
+from effects.store.claim.invalid_rows import claim_valid, end_due
+from effects.store.claim.lease import ClaimRequest, lease_and_undo
+from effects.store.db.faults import Fault
+from effects.store.queue.liveness import is_running_elsewhere, leased_to
+from effects.worker.attempts.attempt import RunningAttempt
 from effects.worker.claiming.batch_loader import BatchLoader
-from effects.worker.machine.runtime import Runtime
+from effects.worker.context import WorkerContext
 from effects.worker.queues.queue_threads import QueueThreads
 from effects.worker.queues.worker_queues import WorkerQueues
+from effects.worker.recording.failover_evidence import FailoverEvidence
+from effects.worker.recording.observers import RetryTimes
 from effects.worker.recording.settler import Settler
-from effects.worker.supervision.outage import Outage
-from effects.worker.supervision.supervisor import Supervisor
-from effects.worker.upkeep.failover_evidence import FailoverEvidence
 from effects.worker.upkeep.heartbeat import Heartbeat
 
 TOKEN_SECONDS_MIN = 0.05  # tokens of a rate are claimed in batches: no claim for each that comes
@@ -28,8 +30,30 @@ SCAN_SHARE = 0.01  # of the time, for looking through groups that all wait
 TOKEN_SECONDS_DRAIN = 5.0  # a drain waits for tokens that come within this
 LOOK_AGAIN_SECONDS = 0.05  # while a heartbeat is late
 UNWRITTEN_SECONDS = 0.05  # between two looks whether too many outcomes wait to be written
+ENQUEUER_SECONDS = 0.2  # between two looks whether another worker's job enqueues what is to be done here
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
+
+
+class _HeldJobs:
+    """What this worker has in its hands. Attempts first: what leaves the queues is known to the settler before."""
+
+    def __init__(self, queues: WorkerQueues, settler: Settler) -> None:
+        self._queues, self._settler = queues, settler
+
+    @property
+    def attempts(self) -> list[RunningAttempt]:
+        """Begun or not."""
+        return self._queues.open
+
+    @property
+    def unwritten(self) -> Collection[Settlement]:
+        return self._settler.unwritten
+
+    def ids(self) -> set[int]:
+        """Of all these jobs, and of those whose outcome cannot be written: they were carried out."""
+        open_ids = {attempt.job.id for attempt in self.attempts}
+        return open_ids | {settlement.job.id for settlement in self.unwritten} | set(self._settler.unwritable)
 
 
 class Claimer:
@@ -39,103 +63,115 @@ class Claimer:
     claim; left alone, they would be found when their time limit has passed, and run in quarantine, one by one.
 
     Args:
-        held: the ids of all jobs that this worker holds, and of those whose outcome is not yet written.
-        finish: takes the settlements of the jobs that go back.
+        settler: takes the settlements of the jobs that go back.
         evidence: is compared before a claim where commits may have been lost.
     """
 
     def __init__(
-        self,
-        app: Effects,
-        outage: Outage,
-        held: Callable[[], set[int]],
-        finish: Callable[[Settlement], None],
-        evidence: FailoverEvidence,
+        self, context: WorkerContext, queues: WorkerQueues, settler: Settler, evidence: FailoverEvidence
     ) -> None:
-        self._app, self._outage, self._held, self._finish = app, outage, held, finish
-        self._evidence = evidence
+        self._context, self._outage, self._store = context, context.outage, context.store
+        self._queues, self._settler, self._evidence = queues, settler, evidence
+        self._held = _HeldJobs(queues, settler)
         self._leases: dict[str, Mapping[str, float]] = {}  # by queue, of all job types
         self._unanswered = False
 
-    def claim(
-        self, request: ClaimRequest, worker: str, free_slots: int, *, give_up: Callable[[], bool]
-    ) -> Claimed | None:
-        """Claim up to `free_slots` jobs; None once `give_up()` is true. Called by one thread only."""
-        return self._outage.retry_until_available(lambda: self._try(request, worker, free_slots), give_up=give_up)
+    def claim(self, request: ClaimRequest, worker: str, free_slots: int) -> Claimed | None:
+        """Claim up to `free_slots` jobs; None if the worker gave up. Called by one thread only."""
+        try:
+            return self._outage.retry_until_available(
+                lambda: self._try(request, worker, free_slots), give_up=self._context.gives_up, passing={Fault.LOST}
+            )
+        except StoreRejected:
+            return Claimed([], more=self._end_lost(request, worker))
+
+    def _end_lost(self, request: ClaimRequest, worker: str) -> bool:
+        """End the rows at which claims lose their connection; whether there was one."""
+
+        def trial(ids: Sequence[int]) -> Exception | None:
+            try:
+                return self._outage.retry_until_available(
+                    lambda: lease_and_undo(self._store, request, worker, ids),
+                    give_up=self._context.gives_up, passing={Fault.LOST},
+                )  # fmt: skip
+            except StoreRejected as error:
+                return error
+
+        try:
+            return bool(end_due(self._store, self._context.ledgers, request, trial))
+        except StoreUnavailable as error:
+            self._outage.began(error)
+            return False
+        except (StoreRejected, DBAPIError) as error:
+            _log.error("claim.failed", extra={"queue": request.queue, "error": type(error).__name__})
+            return False
 
     def looks_first(self, request: ClaimRequest) -> bool:
         """Whether a claim would look before it takes; one with keys looks for those first."""
-        return not request.keyed and looks_first(self._app.store, request)
+        return not request.keyed and looks_first(self._store, request)
 
-    def quiet_queues(self, requests: Sequence[ClaimRequest], *, give_up: Callable[[], bool]) -> set[str] | None:
-        """Queues in which there is nothing to claim; None once `give_up()` is true."""
-        return self._outage.retry_until_available(lambda: quiet_queues(self._app.store, requests), give_up=give_up)
+    def quiet_queues(self, requests: Sequence[ClaimRequest]) -> set[str] | None:
+        """Queues in which there is nothing to claim; None if the worker gave up."""
+        return self._outage.retry_until_available(
+            lambda: quiet_queues(self._store, requests), give_up=self._context.gives_up
+        )
 
-    def compare(self, worker: str, *, give_up: Callable[[], bool]) -> None:
+    def compare(self, worker: str) -> None:
         """Compare what this worker remembers with the database, if there is a reason to."""
         if self._evidence.is_due:
-            self._outage.retry_until_available(lambda: self._evidence.compare(worker), give_up=give_up)
+            self._outage.retry_until_available(
+                lambda: self._evidence.compare(worker, self._held), give_up=self._context.gives_up
+            )
 
     def _try(self, request: ClaimRequest, worker: str, free_slots: int) -> Claimed:
-        if self._evidence.is_due and not self._evidence.compare(worker):
+        if self._evidence.is_due and not self._evidence.compare(worker, self._held):
             return Claimed([], more=False)  # until the heartbeat has registered this worker again
         if self._unanswered:
             self.give_back(worker)
+        was_closed = self._evidence.gate_closed
         request.lease_seconds = self._evidence.permitted(self._leases.setdefault(request.queue, request.lease_seconds))
+        if was_closed and not self._evidence.gate_closed:
+            self._queues.poll()
         self._unanswered = True
-        claimed = claim_valid(self._app.store, self._app.ledgers, request, worker, free_slots)
+        claimed = claim_valid(self._store, self._context.ledgers, request, worker, free_slots)
         self._unanswered = False
         self._evidence.claimed(claimed.jobs)
         return claimed
 
     def give_back(self, worker: str) -> None:
         """Return jobs that are leased to this worker but unknown to it: they were never started."""
-        held = self._held()  # before the question: what is settled meanwhile no longer runs
-        with self._app.store.read() as connection:
-            jobs = leased_to(self._app.store, connection, worker, self._app.job_types, held)
+        held, job_types = self._held.ids(), self._context.job_types  # first: what is settled meanwhile runs no longer
+        with self._store.read() as connection:
+            jobs = leased_to(self._store, connection, worker, job_types, held)
         for job in jobs:
-            self._finish(decide(job, self._app.job_types.get(job.job_type), Returned(), released=False))
+            self._settler.add(decide(job, job_types.get(job.job_type), Returned(), released=False))
         if jobs:
             _log.warning("claim.given_back", extra={"jobs": len(jobs)})
 
 
 class Dispatcher:
-    """Runs in the thread that called the worker's `run` or `drain`; the only one that claims.
-
-    Args:
-        supervisor: notified of each round, and checked in turn.
-        stopping: once set, no more jobs are claimed.
-        gives_up: whether to stop waiting for the database.
-        wake: ends a rest.
-        poll_seconds: the longest rest.
-    """
+    """Runs in the thread that called the worker's `run` or `drain`; the only one that claims."""
 
     def __init__(
         self,
+        context: WorkerContext,
         queues: WorkerQueues,
         claimer: Claimer,
-        intake: BatchLoader,
+        loader: BatchLoader,
         settler: Settler,
         heartbeat: Heartbeat,
-        runtime: Runtime,
-        *,
-        supervisor: Supervisor,
-        stopping: threading.Event,
-        gives_up: Callable[[], bool],
-        wake: threading.Event,
-        poll_seconds: float,
+        retries: RetryTimes,
     ) -> None:
-        self._queues, self._claimer, self._intake, self._settler, self._heartbeat = (
-            queues,
-            claimer,
-            intake,
-            settler,
-            heartbeat,
-        )
+        self._context, self._queues, self._claimer, self._loader = context, queues, claimer, loader
+        self._settler, self._heartbeat, self._retries = settler, heartbeat, retries
+        self._supervisor, self._lease, self._wake = context.supervisor, context.lease, context.wake
+        self._stopping, self._poll_seconds = context.stopping, context.settings.poll_seconds
+        runtime = context.runtime
         self._now, self._lease_clock, self._random = runtime.monotonic, runtime.lease_clock, runtime.random
-        self._supervisor = supervisor
-        self._stopping, self._gives_up, self._wake, self._poll_seconds = stopping, gives_up, wake, poll_seconds
         self._looked = True  # the last round claimed for every queue that had free slots
+        self._enqueuers = sorted(
+            job_type.name for job_type in context.job_types if job_type.enqueues_more and job_type.queue in queues.names
+        )
 
     def _came_round(self) -> None:
         self._supervisor.came_round()
@@ -149,23 +185,37 @@ class Dispatcher:
     def sees_nothing(self) -> bool:
         """Whether one look at all queues, before anything was claimed, shows that there is nothing to do."""
         self._pass_over_quiet(self._free_slots())
-        return not any(queue.asked for queue in self._queues)
+        return not any(queue.asked for queue in self._queues) and not self._await_enqueuers()
 
-    def nothing_due(self, give_up_at: float) -> bool:
-        """Whether all due jobs are done and no more are due.
+    def nothing_due(self) -> bool:
+        """Whether all due jobs are done and no more are due, nor about to be enqueued.
 
         While the worker's own lease may be invalid it claims nothing, and so cannot tell.
         """
-        nothing = (
-            not self.round()
-            and self.all_settled(give_up_at)
-            and not self.round_everywhere()
-            and not self.await_token(give_up_at)
-        )
+        nothing = not self.round() and self.all_settled() and not self.round_everywhere() and not self.await_token()
         if nothing and not self._looked:
             self._wake.wait(LOOK_AGAIN_SECONDS)
             self._queues.poll()
-        return nothing and self._looked
+        if not nothing or not self._looked:
+            return False
+        if self._await_enqueuers():
+            self._queues.poll()
+            return False
+        return True
+
+    def _await_enqueuers(self) -> bool:
+        """Wait a moment if another worker runs a job whose type `enqueues_more`; False without one, or if the database
+        does not say.
+        """
+        try:
+            awaits = bool(self._enqueuers) and is_running_elsewhere(
+                self._context.store, self._enqueuers, self._context.settings.lease_seconds
+            )
+        except (StoreUnavailable, StoreRejected):
+            return False
+        if awaits:
+            self._wake.wait(ENQUEUER_SECONDS)
+        return awaits
 
     def round_everywhere(self) -> bool:
         """Look at all that any queue may have; whether anything was claimed.
@@ -181,7 +231,7 @@ class Dispatcher:
 
     def _round(self) -> tuple[bool, bool]:
         self._came_round()
-        self._claimer.compare(self._heartbeat.worker.id, give_up=self._gives_up)
+        self._claimer.compare(self._heartbeat.worker.id)
         self._wake.clear()
         claimed_any = remains = False
         self._looked = True
@@ -190,13 +240,13 @@ class Dispatcher:
         to_claim = self._pass_over_quiet(free)
         for queue in self._queues:
             free_slots = free[queue] if queue in to_claim else 0
-            if free_slots > 0 and not self._heartbeat.lease_valid:
+            if free_slots > 0 and not self._lease.is_valid:
                 self._looked = False
             elif free_slots > 0 and not self._stopping.is_set():
                 queue.asked = False  # before the claim: requests during the claim are kept
                 claimed = self._claim(queue, free_slots)
                 if claimed.more or (
-                    claimed.unseen and self._intake.draining
+                    claimed.unseen and self._loader.draining
                 ):  # not `|=`, which would lose requests made meanwhile
                     queue.asked = True
                 claimed_any |= bool(claimed.jobs)
@@ -224,11 +274,11 @@ class Dispatcher:
         to_claim = set(free)
         waiting = [queue for queue in free if free[queue] > 0 and self._claimer.looks_first(queue.request)]
         queues = [queue for queue in waiting if self._looks_at_all(queue)]
-        if len(queues) < 2 or self._stopping.is_set() or not self._heartbeat.lease_valid:
+        if len(queues) < 2 or self._stopping.is_set() or not self._lease.is_valid:
             return to_claim
         for queue in queues:
             queue.asked = False  # before the look, as before a claim
-        quiet = self._claimer.quiet_queues([queue.request for queue in queues], give_up=self._gives_up)
+        quiet = self._claimer.quiet_queues([queue.request for queue in queues])
         for queue in queues:
             if quiet is None or queue.request.queue not in quiet:
                 queue.asked = True
@@ -240,7 +290,7 @@ class Dispatcher:
         began, leased_at = self._now(), self._lease_clock()
         queue.request.from_floors = not self._looks_at_all(queue)
         queue.update_keys()
-        claimed = self._claimer.claim(queue.request, self._heartbeat.worker.id, free_slots, give_up=self._gives_up)
+        claimed = self._claimer.claim(queue.request, self._heartbeat.worker.id, free_slots)
         if claimed is None:
             self._looked = False
             return Claimed([], more=False)
@@ -249,38 +299,45 @@ class Dispatcher:
         queue.learn_size(claimed.jobs)
         if claimed.wait_seconds is not None:  # of this round's keys; those of the round before may open earlier
             queue.look_in(max(TOKEN_SECONDS_MIN, claimed.wait_seconds))
-        if claimed.unseen and not self._intake.draining:
+        if claimed.unseen and not self._loader.draining:
             queue.look_in((self._now() - began) / SCAN_SHARE)
         for routed in (True, False):  # those that run before those whose keys may have to be waited for
-            for attempt in self._intake.attempts([job for job in claimed.jobs if job.routed is routed]):
+            for attempt in self._loader.attempts([job for job in claimed.jobs if job.routed is routed]):
                 queue.accept(attempt, claimed_at=began, leased_at=leased_at)
         return claimed
 
     def _note_duration(self, queue: QueueThreads, began: float) -> None:
         ended = self._now()
         if queue.request.from_floors:
-            queue.full_looks.note_shorter(began, ended)
-            queue.look_in(queue.full_looks.next_at - ended)
+            queue.full_scans.note_shorter(began, ended)
+            queue.look_in(queue.full_scans.next_at - ended)
         else:
-            queue.full_looks.note(began, ended)
+            queue.full_scans.note(began, ended)
 
     def _looks_at_all(self, queue: QueueThreads) -> bool:
-        """Whether the next claim may read what a held snapshot keeps. A drain ends by what it sees: it always may."""
-        return self._intake.draining or queue.full_looks.is_due(self._now())
+        """Whether the next claim may read what a held snapshot keeps. A drain ends by what it sees: it always may, and
+        so may one that knows no place to start from.
+        """
+        return self._loader.draining or not queue.request.floors or queue.full_scans.is_due(self._now())
+
+    def database_awaited(self) -> None:
+        """A thread waits for the database. Time limits hold meanwhile, and are this thread's to see to."""
+        if self._supervisor.is_caller():
+            self._queues.give_up_overdue()
 
     def rest(self) -> None:
         """Wait for a wake-up, the next known retry, the next poll, or the next check of time limits."""
         wait = self._poll_seconds * (0.75 + self._random() / 4)
-        retry_at = self._settler.next_retry()
+        retry_at = self._retries.next_at()
         now = self._now()
         deadlines = [attempt.deadline for attempt in self._queues.running]
         retries = [retry_at] if retry_at is not None else []
         self._wait_until(min([now + wait, *deadlines, *retries]))
 
-    def await_token(self, give_up_at: float) -> bool:
+    def await_token(self) -> bool:
         """Whether due jobs wait only for tokens that are due soon; if so, wait for the first."""
         soonest = self._queues.look_at
-        if soonest > min(give_up_at, self._now() + TOKEN_SECONDS_DRAIN):
+        if soonest > min(self._context.give_up_at, self._now() + TOKEN_SECONDS_DRAIN):
             return False
         self._wait_until(soonest)
         return True
@@ -295,12 +352,12 @@ class Dispatcher:
         else:
             self._queues.poll()
 
-    def all_settled(self, give_up_at: float) -> bool:
+    def all_settled(self) -> bool:
         """Wait for what runs; False as soon as there is room to claim more, a poll is due, or the time is up."""
         poll_at = self._now() + self._poll_seconds
         while self._queues.busy() or self._settler.pending:
             self._came_round()
-            if self._stopping.is_set() or self._now() >= give_up_at:
+            if self._context.gives_up():
                 return False
             self._wake.wait(0.02)
             self._queues.give_up_overdue()  # even without a wake-up

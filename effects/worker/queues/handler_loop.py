@@ -1,8 +1,7 @@
-"""The event loop of async handlers, on a thread of its own: what runs on it, and who keeps it from coming round."""
+"""The event loop of async handlers, on its own thread: what runs on it, and who keeps it from coming round."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -11,17 +10,18 @@ from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
-from effects.logs import error_places, frame_places
+from effects.kit.logs import error_places, frame_places, own_logger
 from effects.model.settlement import Settlement
 from effects.worker.attempts.attempt import RunningAttempt
+from effects.worker.context import WorkerContext
 from effects.worker.machine.event_loop import EventLoop
 from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.supervisor import FRAMES_MAX, Service, Supervisor, Watch
+from effects.worker.supervisor import FRAMES_MAX, Service, Supervisor, Watch
 
 BLOCKED_SECONDS = 1.0  # a handler that lets no other one go on for longer is named
 NAMED_EVERY_SECONDS = 60.0
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 
 
 class Carrier(Protocol):
@@ -38,16 +38,15 @@ class Carrier(Protocol):
 class HandlerLoop(Service):
     """Carries out the attempts of async job types, all on one thread, which is started with the first of them.
 
-    Args:
-        bound_seconds: the longest that the loop may take to come round while it has something to do.
+    While it has something to do the loop comes round within a lease, or the worker ends.
     """
 
     name = "loop"
 
-    def __init__(self, runtime: Runtime, supervisor: Supervisor, *, bound_seconds: float) -> None:
-        super().__init__(runtime)
-        self.bound_seconds = bound_seconds
-        self._supervisor, self._now = supervisor, runtime.monotonic
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context.runtime)
+        self.bound_seconds = context.settings.lease_seconds
+        self._supervisor, self._now = context.supervisor, context.runtime.monotonic
         self._loop: EventLoop | None = None
         self._frame: Callable[[], FrameType | None] | None = None  # of the loop's thread
         self._starting = threading.Lock()
@@ -99,7 +98,7 @@ class HandlerLoop(Service):
 
     def run(self) -> None:
         assert self._loop is not None
-        self._frame = partial(self._runtime.frame, self._runtime.current())
+        self._frame = partial(self._runtime.frame, self._loop.thread or self._runtime.current())
         try:
             self._loop.run(_log_unhandled)
         finally:
@@ -126,6 +125,7 @@ class HandlerLoop(Service):
 
         def ended(task: Any) -> None:
             self._in_flight.pop(attempt, None)
+            attempt.left_loop()
             carrier.end(attempt, attempt.cut_short() if task.cancelled() else task.result())
 
         self._in_flight[attempt] = carrier
@@ -155,7 +155,7 @@ class HandlerLoop(Service):
         now = self._now()
         if self._asked_at is not None:
             if now - self._asked_at > BLOCKED_SECONDS:
-                self._name_who_blocks(watch, now)
+                self._name_who_blocks(now)
         elif self._loop is None or not (self._in_flight or self._arrived):
             watch.came_round()
         else:
@@ -166,9 +166,9 @@ class HandlerLoop(Service):
         self._asked_at = None
         watch.came_round()
 
-    def _name_who_blocks(self, watch: Watch, now: float) -> None:
+    def _name_who_blocks(self, now: float) -> None:
         attempt = self._loop.owner() if self._loop is not None else None
-        frame = self._runtime.frame(watch.thread) if watch.thread is not None else None
+        frame = self._frame() if self._frame is not None else None
         if not isinstance(attempt, RunningAttempt) or frame is None:
             return
         name = attempt.job.job_type

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from effects.app import Effects
-from effects.model.job import QUARANTINE_QUEUE
-from effects.model.job_type import JobType
-from effects.model.registry import Registry
-from effects.model.settlement import Settlement
-from effects.store.claim.claim_request import ClaimRequest
-from effects.store.limits.local_keys import LocalKeys
+from effects.app.effects import Effects
+from effects.kit.logs import RateLimitedLogger, own_logger
+from effects.kit.text.wording import described
+from effects.model.job import HOUSEKEEPING_QUEUE, QUARANTINE_QUEUE
+from effects.model.job_type import JobType, safe_message
+from effects.store.claim.lease import ClaimRequest
+from effects.store.limits.capacity import LocalKeys
 from effects.worker.attempts.attempt import RunningAttempt
+from effects.worker.context import WorkerContext
 from effects.worker.machine.runtime import Runtime
 from effects.worker.queues.handler_loop import HandlerLoop
-from effects.worker.queues.local_bound import LocalBound
-from effects.worker.queues.queue_in_flight import QueueInFlight
-from effects.worker.queues.queue_threads import AHEAD_MAX, LOADED_AHEAD_MAX, QueueThreads
-from effects.worker.supervision.supervisor import Supervisor
+from effects.worker.queues.queue_threads import (
+    AHEAD_MAX,
+    LOADED_AHEAD_MAX,
+    QueueInFlight,
+    QueueThreads,
+    SettlementWriter,
+)
+from effects.worker.supervisor import Supervisor
 
 BUSY_SECONDS, SATURATED_SECONDS = 0.002, 0.04
+
+_log = own_logger("effects.worker")
 
 
 def default_slots(app: Effects, queue: str) -> int:
@@ -32,8 +38,12 @@ def default_slots(app: Effects, queue: str) -> int:
     return settings.queue_threads().get(queue, slots)
 
 
-def planned(app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Runtime) -> list[ClaimRequest]:
-    """The queues that the app's job types and settings name, or those given (queue → slots), and quarantine."""
+def planned(
+    app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Runtime, *, housekeeping: bool = True
+) -> list[ClaimRequest]:
+    """The queues that the app's job types and settings name, or those given (queue → slots); quarantine; and, with
+    `housekeeping`, the queue of our own jobs.
+    """
     job_types, settings = list(app.job_types), app.settings
     margin = settings.lease_seconds / 2
     leases = {job_type.name: job_type.time_limit_seconds + margin for job_type in job_types}
@@ -50,7 +60,10 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Run
         return LocalKeys(min(seconds, default=None), tuple(LocalBound(job_type, runtime) for job_type in bounded))
 
     if slots_by_queue is None:
-        slots_by_queue = {queue: default_slots(app, queue) for queue in app.queues}
+        named = (queue for queue in app.queues if queue != HOUSEKEEPING_QUEUE)
+        slots_by_queue = {queue: default_slots(app, queue) for queue in named}
+    if housekeeping:
+        slots_by_queue = {HOUSEKEEPING_QUEUE: default_slots(app, HOUSEKEEPING_QUEUE), **slots_by_queue}
     return [
         ClaimRequest(
             queue=queue,
@@ -64,44 +77,49 @@ def planned(app: Effects, slots_by_queue: Mapping[str, int] | None, runtime: Run
     ]
 
 
+class LocalBound:
+    """`JobType.max_in_flight`, checked: a failure is logged (`limits.bound_failed`) and bounds nothing."""
+
+    def __init__(self, job_type: JobType[Any], runtime: Runtime) -> None:
+        self._job_type, self._is_interrupt = job_type, runtime.is_interrupt
+        self._failures = RateLimitedLogger(_log, "limits.bound_failed")
+
+    def __call__(self, limit_key: str) -> int | None:
+        try:
+            most: object = self._job_type.max_in_flight(limit_key)
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise
+            self._failures.error(f"{self._job_type.name}: max_in_flight: {safe_message(error)}")
+            return None
+        if most is None or (isinstance(most, int) and not isinstance(most, bool) and most >= 0):
+            return most
+        self._failures.error(f"{self._job_type.name}: max_in_flight returned {described(most)}; give a count, or None")
+        return None
+
+
 class WorkerQueues:
     """Their threads, and what they have in flight, from `start` to `close`.
 
+    A queue whose types are all async is bounded by what it has in flight. In one with both kinds an async attempt takes
+    up a thread as the others do, so that one number bounds both.
+
     Args:
         loop: carries out async attempts.
-        job_types: a queue whose types are all async is bounded by what it has in flight. In one with both kinds an
-            async attempt takes up a thread as the others do, so that one number bounds both.
-        threads: of a queue of async types, for what is not async after all.
-        wake: set when the dispatcher has something to look at.
-        may_start, finish: as in `QueueThreads`.
-        written: waits until a settlement is written. In quarantine the next job may be the one that kills us, and must
-            not take this one's outcome along.
+        settler: takes every settlement.
     """
 
     def __init__(
-        self,
-        requests: Collection[ClaimRequest],
-        wake: threading.Event,
-        runtime: Runtime,
-        loop: HandlerLoop,
-        *,
-        job_types: Registry,
-        threads: int,
-        may_start: Callable[[], bool],
-        finish: Callable[[Settlement], None],
-        written: Callable[[Settlement], None],
+        self, context: WorkerContext, requests: Collection[ClaimRequest], loop: HandlerLoop, settler: SettlementWriter
     ) -> None:
-        self._wake, self._now = wake, runtime.monotonic
-        in_flight, loading = job_types.async_queues(), job_types.loading_queues()
+        self._wake, self._now = context.wake, context.runtime.monotonic
+        in_flight, loading = context.job_types.async_queues(), context.job_types.loading_queues()
 
         def queue_of(request: ClaimRequest) -> QueueThreads:
-            options: dict[str, Any] = {"may_start": may_start, "finish": finish, "wake": wake.set}
             if request.queue in in_flight:
-                return QueueInFlight(request, threads, runtime, loop, prefetch=0, written=None, **options)
-            alone = request.queue == QUARANTINE_QUEUE
+                return QueueInFlight(context, request, loop, settler, threads=context.settings.threads)
             ahead = LOADED_AHEAD_MAX if request.queue in loading else AHEAD_MAX
-            options |= {"prefetch": 0 if alone else ahead, "written": written if alone else None}
-            return QueueThreads(request, request.threads, runtime, loop, **options)
+            return QueueThreads(context, request, loop, settler, threads=request.threads, prefetch=ahead)
 
         self._queues = [queue_of(request) for request in requests]
 
@@ -180,6 +198,15 @@ class WorkerQueues:
         return [attempt for queue in self._queues for attempt in queue.hanging]
 
     @property
+    def open(self) -> list[RunningAttempt]:
+        """What was accepted, begun or not, and is not yet handed on to the settler."""
+        return [attempt for queue in self._queues for attempt in queue.open]
+
+    @property
+    def names(self) -> list[str]:
+        return [queue.request.queue for queue in self._queues]
+
+    @property
     def running(self) -> list[RunningAttempt]:
         return [attempt for queue in self._queues for attempt in queue.running]
 
@@ -193,10 +220,6 @@ class WorkerQueues:
             queue.give_up_overdue()
 
     # -- what happens to all that they hold ------------------------------------------------------------------
-
-    def open_ids(self) -> set[int]:
-        """The jobs that were accepted and not yet handed on to the settler."""
-        return {attempt.job.id for queue in self._queues for attempt in queue.open}
 
     def give_back_unstarted(self) -> None:
         for queue in self._queues:

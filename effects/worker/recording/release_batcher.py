@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from effects.app import Effects
 from effects.errors import StoreConflict, WorkerCannotContinue
 from effects.model.job import AttemptId
 from effects.model.settlement import Execution
 from effects.store.db.faults import Fault
 from effects.store.queue.liveness import release
+from effects.worker.context import WorkerContext
 from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Outage
-from effects.worker.supervision.supervisor import Service, Supervisor
+from effects.worker.recording.failover_evidence import FailoverEvidence
+from effects.worker.recording.observers import Observers
+from effects.worker.supervisor import Service, Supervisor
 
 BATCH_MAX = 200
 
 
-_ABOUT_ONE = (Fault.CONFLICT, Fault.DATA, Fault.BUG)  # another attempt's release may succeed
+_ABOUT_ONE = (Fault.CONFLICT, Fault.DATA, Fault.LOST, Fault.BUG)  # another attempt's release may succeed
 
 
 class Released(NamedTuple):
@@ -92,7 +93,9 @@ class ReleaseBatcher:
 
 
 class ReleaseThread(Service):
-    """Marks for the tasks of the event loop, which cannot wait themselves; started with the first of them.
+    """The release of attempts; marks for the tasks of the event loop, which cannot wait themselves.
+
+    Its thread is started with the first of those.
 
     Args:
         bound_seconds: what it may take over one batch, while the database answers.
@@ -112,8 +115,12 @@ class ReleaseThread(Service):
         """Whether whoever waits here keeps an event loop from going on."""
         return self._runtime.on_event_loop()
 
-    async def release(self, execution: Execution) -> bool:
-        """As `ReleaseBatcher.release`, awaited."""
+    def release(self, execution: Execution) -> bool:
+        """As `ReleaseBatcher.release`, for a thread."""
+        return self._batcher.release(execution)
+
+    async def release_async(self, execution: Execution) -> bool:
+        """As `release`, awaited."""
         return await self._runtime.answer(partial(self._ask, execution))
 
     def _ask(self, execution: Execution, answer: Callable[[bool | Exception], None]) -> None:
@@ -136,10 +143,32 @@ class ReleaseThread(Service):
         self._arrived.set()
 
 
-def mark_released(
-    app: Effects, outage: Outage, executions: list[Execution], *, give_up: Callable[[], bool], brisk: bool = False
-) -> Released:
-    """Record the release of these attempts; none more once `give_up()` is true.
+class ReleaseMarker:
+    """Records releases, and tells the evidence and the observers."""
+
+    def __init__(self, context: WorkerContext, evidence: FailoverEvidence, observers: Observers) -> None:
+        self._context, self._evidence, self._observers = context, evidence, observers
+
+    def mark(self, executions: list[Execution]) -> Released:
+        """Record the release of these attempts; none more once the worker is stopping.
+
+        Raises:
+            WorkerCannotContinue: no retry can help.
+        """
+        released = mark_released(self._context, executions)
+        if not released.marked:
+            return released
+        marked = [execution for execution in executions if execution.job.attempt_id in released.marked]
+        try:
+            self._evidence.released(marked)
+        except Exception as error:
+            self._context.supervisor.part_failed("evidence", error)
+        self._observers.released(marked)
+        return released
+
+
+def mark_released(context: WorkerContext, executions: list[Execution], *, brisk: bool = False) -> Released:
+    """Record the release of these attempts; none more once the worker is stopping.
 
     Where it fails at one of them the batch is cut in two, until that attempt is alone: it has the error, or is not
     marked where another transaction holds its job. Either way its effect is not begun.
@@ -148,9 +177,10 @@ def mark_released(
         WorkerCannotContinue: no retry can help.
     """
     try:
-        marked = outage.retry_until_available(
-            lambda: release(app.store, executions, app.ledgers), give_up=give_up, passing=_ABOUT_ONE, brisk=brisk
-        )
+        marked = context.outage.retry_until_available(
+            lambda: release(context.store, executions, context.ledgers),
+            give_up=context.stopping.is_set, passing=_ABOUT_ONE, brisk=brisk,
+        )  # fmt: skip
     except WorkerCannotContinue:
         raise
     except Exception as error:
@@ -161,8 +191,7 @@ def mark_released(
         return Released(marked or set(), {})
     middle = len(executions) // 2
     left, right = (
-        mark_released(app, outage, half, give_up=give_up, brisk=in_the_way)
-        for half in (executions[:middle], executions[middle:])
+        mark_released(context, half, brisk=in_the_way) for half in (executions[:middle], executions[middle:])
     )
     return Released(left.marked | right.marked, {**left.failures, **right.failures})
 

@@ -1,72 +1,73 @@
-"""The worker's heartbeat and the rescue of other workers' jobs, each on a thread of its own."""
+"""The worker's heartbeat and the rescue of other workers' jobs, each on its own thread."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable
 
-from effects.app import Effects
 from effects.errors import SchemaMismatch, StoreUnavailable, WorkerCannotContinue
-from effects.logs import RateLimitedLogger, error_places
-from effects.model.settlement import Settlement
-from effects.store.claim.rescue_each import rescue_valid
+from effects.kit.logs import RateLimitedLogger, error_places, own_logger
+from effects.store.claim.invalid_rows import rescue_valid
 from effects.store.db import revisions
-from effects.store.db.files import DatabaseFile
+from effects.store.db.clock import turn_back
+from effects.store.db.engine import DatabaseFile
 from effects.store.queue.liveness import look_for_lost
-from effects.store.schedules.clock import turn_back
-from effects.store.schema.failover_tables import FIRST
-from effects.store.workers.failovers import Failover, note_failover
-from effects.store.workers.registration import Activity, HeartbeatAnswer, WorkerIdentity, heartbeat, register
+from effects.store.schema.tables import FIRST
+from effects.store.workers import (
+    Activity,
+    Failover,
+    HeartbeatAnswer,
+    WorkerIdentity,
+    heartbeat,
+    note_failover,
+    register,
+)
 from effects.version import VERSION
-from effects.worker.machine.runtime import Runtime
-from effects.worker.recording.numbers import RollupRecorder
-from effects.worker.supervision.outage import Outage
-from effects.worker.supervision.supervisor import Service
-from effects.worker.upkeep.failover_evidence import FailoverEvidence
+from effects.worker.context import WorkerContext
+from effects.worker.queues.worker_queues import WorkerQueues
+from effects.worker.recording.failover_evidence import FailoverEvidence
+from effects.worker.recording.observers import Observers, RollupRecorder
+from effects.worker.recording.settler import Settler
+from effects.worker.supervisor import Service
+from effects.worker.upkeep.scheduler import Scheduler
 
-CLOCK_LOOK_SECONDS = 600.0  # between two looks for times of a clock that was ahead
-_log = logging.getLogger("effects.worker")
+CLOCK_LOOK_SECONDS = 60.0  # between two looks for times of a clock that was ahead
+_log = own_logger("effects.worker")
 
 
 class Heartbeat(Service):
     """Renews the worker's row every `heartbeat_seconds` and passes on requests to cancel jobs or to drain.
 
     Args:
-        queues, activity: for the worker's row.
-        on_lease_lost: called when this worker finds that it was declared dead and owns no job.
-        cancelled: called with the running jobs whose cancellation was requested.
-        drain_requested: called once, when a drain of this worker was requested.
+        queues: learn of lost leases and of cancellations.
+        settler, scheduler: what they do is kept in the worker's row.
         numbers: written with each heartbeat.
         evidence: is told of each sign that commits were lost.
+        drain_requested: called once, when a drain of this worker was requested.
     """
 
     name = "heartbeat"
 
     def __init__(
         self,
-        app: Effects,
-        outage: Outage,
-        runtime: Runtime,
-        *,
-        queues: str,
-        activity: Callable[[], Activity],
-        on_lease_lost: Callable[[], None],
-        cancelled: Callable[[set[int]], None],
-        drain_requested: Callable[[], None],
+        context: WorkerContext,
+        queues: WorkerQueues,
+        settler: Settler,
+        scheduler: Scheduler,
         numbers: RollupRecorder,
         evidence: FailoverEvidence,
+        drain_requested: Callable[[], None],
     ) -> None:
-        super().__init__(runtime)
+        super().__init__(context.runtime)
+        self._context, self._store, self._outage = context, context.store, context.outage
+        self._queues, self._settler, self._scheduler = queues, settler, scheduler
         self._evidence, self._beats, self._failover_id = evidence, 0, 0
         self._numbers, self._numbers_failed = numbers, RateLimitedLogger(_log, "numbers.failed")
-        self._app, self._outage, self._queues, self._activity = app, outage, queues, activity
-        self.bound_seconds = app.settings.lease_seconds / 2
-        self._on_lease_lost, self._cancelled, self._drain_requested = on_lease_lost, cancelled, drain_requested
+        self.bound_seconds = context.settings.lease_seconds / 2
+        self._drain_requested = drain_requested
         self._drains = False
-        self._clock = runtime.lease_clock
-        self._beat_at = self._clock()
+        self._clock, self._lease = context.runtime.lease_clock, context.lease
         self._file: DatabaseFile | None = None  # known once the worker's row is in it
         self._own_revisions = self._seen_revisions = " ".join(sorted(revisions.newest()))
         self.worker = self._identity()
@@ -75,9 +76,9 @@ class Heartbeat(Service):
         """A new one: a worker that was declared dead comes back as another."""
         host, pid = socket.gethostname(), os.getpid()
         name = f"{host}:{pid}:{self._runtime.unique()[:8]}"
-        settings = self._app.settings
+        settings = self._context.settings
         return WorkerIdentity(
-            id=name, host=host, pid=pid, version=VERSION, queues=self._queues,
+            id=name, host=host, pid=pid, version=VERSION, queues=",".join(self._queues.names),
             heartbeat_seconds=settings.heartbeat_seconds, lease_seconds=settings.lease_seconds,
             revisions=self._own_revisions,
         )  # fmt: skip
@@ -91,11 +92,11 @@ class Heartbeat(Service):
         """
         asked_at = self._clock()  # as for a heartbeat
         self._register()
-        self._file = DatabaseFile(self._app.engine)
-        self._beat_at = asked_at
+        self._file = DatabaseFile(self._store.engine)
+        self._lease.renewed_at = asked_at
 
     def _register(self) -> None:
-        answer = register(self._app.store, self.worker)
+        answer = register(self._store, self.worker)
         assert answer.now is not None
         self._look_at_tables(answer)
         self._numbers.set_clock(answer.now)
@@ -107,13 +108,13 @@ class Heartbeat(Service):
         """Whether they were migrated while this worker runs: it goes on where they say that it may."""
         if answer.revisions in (None, self._seen_revisions):
             return
-        if newer := revisions.check(self._app.store):
+        if newer := revisions.check(self._store):
             _log.warning("schema.newer", extra={"worker": self.worker.id, "revisions": " ".join(newer)})
         self._seen_revisions = answer.revisions
 
     def _note_failover(self, rewound: int | None = None) -> Failover:
         """Write down that the database goes by another history than before: another server was promoted."""
-        failover = note_failover(self._app.store, self.worker.id, rewound=rewound)
+        failover = note_failover(self._store, self.worker.id, rewound=rewound)
         if failover.sign != FIRST:
             _log.warning("database.failed_over", extra={"failover": failover.id, "history": failover.history})
         return failover
@@ -131,13 +132,8 @@ class Heartbeat(Service):
             self._evidence.suspect()
         self._beats, self._failover_id = answer.beat, failover.id
 
-    @property
-    def lease_valid(self) -> bool:
-        """Whether the last heartbeat is younger than half the lease; only then an effect may start."""
-        return self._clock() - self._beat_at < self._app.settings.lease_seconds / 2
-
     def run(self) -> None:
-        interval = wait = self._app.settings.heartbeat_seconds
+        interval = wait = self._context.settings.heartbeat_seconds
         while not self._ending.wait(wait):
             wait = interval
             try:
@@ -170,16 +166,16 @@ class Heartbeat(Service):
 
     def _beat(self) -> None:
         asked_at = self._clock()  # before the statement: a slow answer must not make the lease look younger
-        silent_seconds = asked_at - self._beat_at
+        silent_seconds = asked_at - self._lease.renewed_at
         if self._file is not None:
             self._file.check()
-        answer = heartbeat(self._app.store, self.worker.id, self._activity())
-        if not answer.alive or silent_seconds > self._app.settings.lease_seconds:
+        answer = heartbeat(self._store, self.worker.id, self._activity())
+        if not answer.alive or silent_seconds > self._context.settings.lease_seconds:
             _log.error(
                 "worker.fenced_off",
                 extra={"worker": self.worker.id, "silent_seconds": round(silent_seconds, 1)},
             )
-            self._on_lease_lost()
+            self._queues.fence_off()
             self.worker = self._identity()
             if not answer.alive:
                 self._evidence.suspect()
@@ -187,15 +183,24 @@ class Heartbeat(Service):
         else:
             self._look_at_tables(answer)
             self._look_at_history(answer)
-        self._beat_at = asked_at
+        self._lease.renewed_at = asked_at
         if answer.now is not None:
             self._numbers.set_clock(answer.now)
         if answer.cancelled:
-            self._cancelled(answer.cancelled)
+            self._queues.pass_on_cancel(answer.cancelled)
         if answer.drain_requested_by is not None and not self._drains:
             self._drains = True
             _log.info("worker.drain_requested", extra={"worker": self.worker.id, "by": answer.drain_requested_by})
             self._drain_requested()
+
+    def _activity(self) -> Activity:
+        now, wrote_at, caller = self._runtime.monotonic(), self._settler.wrote_at, self._context.supervisor.caller
+        return Activity(
+            claimed=now - caller.came_round_at if caller is not None else None,
+            settled=now - wrote_at if wrote_at is not None else None,
+            fired=self._scheduler.came_round_seconds_ago(now),
+            oldest_unsettled_seconds=self._settler.oldest_unwritten_seconds(),
+        )
 
 
 class Rescuer(Service):
@@ -207,22 +212,13 @@ class Rescuer(Service):
 
     name = "rescuer"
 
-    def __init__(
-        self,
-        app: Effects,
-        outage: Outage,
-        runtime: Runtime,
-        *,
-        recorded: Callable[[Settlement], None],
-        rescued: Callable[[], None],
-        numbers: RollupRecorder,
-    ) -> None:
-        super().__init__(runtime)
-        self._app, self._outage, self._numbers = app, outage, numbers
-        self._recorded, self._rescued = recorded, rescued
-        self._interval = min(30.0, app.settings.lease_seconds / 4)
+    def __init__(self, context: WorkerContext, queues: WorkerQueues, observers: Observers) -> None:
+        super().__init__(context.runtime)
+        self._context, self._store, self._outage = context, context.store, context.outage
+        self._queues, self._observers = queues, observers
+        self._interval = min(30.0, context.settings.lease_seconds / 4)
         self._rest = 0.0  # until the next round; the first may have been the start's
-        self._clock_look_at = runtime.monotonic() + CLOCK_LOOK_SECONDS
+        self._clock_look_at = context.runtime.monotonic() + CLOCK_LOOK_SECONDS
         self.bound_seconds = 10 * self._interval
 
     def run(self) -> None:
@@ -246,38 +242,32 @@ class Rescuer(Service):
         """Rescue until nothing more can be taken back; the number of jobs that were."""
         total = 0
         while not self._ending.is_set() and self._is_due():
-            app = self._app
+            context = self._context
             settled = rescue_valid(
-                app.store, app.job_types, app.ledgers, app.settings.lease_seconds, brisk=self._outage.bounded(True)
-            )
-            for settlement in settled.accepted:
-                fields = {
-                    "job": settlement.job.id,
-                    "type": settlement.job.job_type,
-                    "lost": settlement.job.lost_count + 1,
-                }
-                _log.warning("job.rescued", extra={**fields, "status": settlement.status})
-                self._recorded(settlement)
-            self._numbers.count(settled.accepted)
+                self._store, context.job_types, context.ledgers, context.settings.lease_seconds,
+                brisk=self._outage.bounded(True),
+            )  # fmt: skip
+            if settled.accepted:
+                self._observers.recorded(settled.accepted)
             total += len(settled.accepted)
             self.came_round()
             if not settled.accepted:  # a short batch is not the last one where some of its jobs were left
                 break
         if total:
-            self._rescued()
+            self._queues.poll()
         return total
 
     def _look_at_the_clock(self) -> None:
         """Mend what a clock that was ahead has left; drains leave it to `effects prune`."""
         if self._runtime.monotonic() >= self._clock_look_at:
             self._clock_look_at = self._runtime.monotonic() + CLOCK_LOOK_SECONDS
-            if turn_back(self._app.store):
-                self._rescued()
+            if turn_back(self._store):
+                self._queues.poll()
 
     def _is_due(self) -> bool:
         """Whether there is anything to rescue, and it is not too early to say so."""
-        lease = self._app.settings.lease_seconds
+        lease = self._context.settings.lease_seconds
         if self._outage.under_way or self._runtime.monotonic() - self._outage.ended_at < lease:
             return False
-        look = look_for_lost(self._app.store, self._app.job_types, lease)
+        look = look_for_lost(self._store, self._context.job_types, lease)
         return look.is_due and look.seconds_up >= lease

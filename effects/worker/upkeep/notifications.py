@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from typing import Any, TypeAlias
 
-from effects.notifier import channel, job_ids, listen, watch_channel
-from effects.store.db.store import Store
-from effects.worker.machine.file_changes import FileChanges, Readiness
-from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Bounded, unbounded
-from effects.worker.supervision.supervisor import Service
+from effects.kit.logs import own_logger
+from effects.store.notifier import channel, job_ids, listen, watch_channel
+from effects.worker.context import WorkerContext
+from effects.worker.machine.runtime import FileChanges, Readiness, Runtime
+from effects.worker.supervisor import Service
 
 SQLITE_LOOK_SECONDS = 0.005  # where the system tells of no writes; `PRAGMA data_version` costs some 4 µs
 SQLITE_IDLE_SECONDS = 2.0  # else, between two looks without a write
@@ -24,18 +22,17 @@ UNANNOUNCED_MAX = 3  # commits without a write that was told of
 LISTEN_SECONDS = 5.0  # between two looks without a notification
 RECONNECT_SECONDS = (0.2, 5.0)  # first and longest wait before the next try
 
-_log = logging.getLogger("effects.worker")
+_log = own_logger("effects.worker")
 Wake: TypeAlias = Callable[[Collection[str] | None], None]
-Watch: TypeAlias = Callable[[Collection[int]], None]
 
 
 class NotificationListener(Service):
-    """Calls `wake` when another process may have committed a job, with its queues if known; and `watch` with the ids of
+    """Calls `wake` when another process may have committed a job, with its queues if known; and tells the notifier of
     jobs whose end someone waits for.
 
-    PostgreSQL: LISTEN on a connection of its own, not through a pooler; a NOTIFY is sent after the commit
-    (`effects.notifier`). After an outage it listens on a new connection at once: the old one may lead to a server that
-    hangs, or that is the primary no more, and would never fail.
+    PostgreSQL: LISTEN on its own connection, not through a pooler; a NOTIFY is sent after the commit
+    (`effects.store.notifier`). After an outage it listens on a new connection at once: the old one may lead to a server
+    that hangs, or that is the primary no more, and would never fail.
     SQLite: `PRAGMA data_version` tells whether another connection has committed since the last look, which follows a
     write to the file.
     Without either (a pooler, an error), polling finds the job.
@@ -43,14 +40,17 @@ class NotificationListener(Service):
 
     name = "wakeup"
 
-    def __init__(
-        self, store: Store, wake: Wake, watch: Watch, runtime: Runtime, *, bounded: Bounded = unbounded
-    ) -> None:
-        super().__init__(runtime)
-        self._again = runtime.event()  # connect again, now
+    def __init__(self, context: WorkerContext, wake: Wake) -> None:
+        super().__init__(context.runtime)
+        self._again = context.runtime.event()  # connect again, now
         self._waits: Readiness | _Looks | None = None
-        self._store, self._wake, self._on_watch = store, wake, watch
-        self._channel, self._watch_channel, self._bounded = channel(store.schema), watch_channel(store.schema), bounded
+        self._store, self._outage, self._wake, self._notifier = (
+            context.store,
+            context.outage,
+            wake,
+            context.app.notifier,
+        )
+        self._channel, self._watch_channel = channel(context.store.schema), watch_channel(context.store.schema)
 
     def run(self) -> None:
         watch = self._listen if self._store.is_postgresql else self._look
@@ -85,7 +85,7 @@ class NotificationListener(Service):
         self._again.clear()
         if self._ending.is_set():  # it may have been stopped just before the line above
             return
-        with self._bounded(False):
+        with self._outage.bounded(False):
             driver = listen(self._store, self._channel, self._watch_channel)
         if driver is None:
             self._again.wait()
@@ -104,7 +104,7 @@ class NotificationListener(Service):
 
     def _heard(self, hint: Any) -> None:
         if hint.channel == self._watch_channel.lower():  # as the server folds it
-            self._on_watch(job_ids(hint.payload))
+            self._notifier.watch(job_ids(hint.payload))
         else:
             self._wake(hint.payload.split(",") if hint.payload else None)
 

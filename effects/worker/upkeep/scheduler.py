@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
-from collections.abc import Callable
 
-from effects.app import Effects
+from effects.app.firing import fire_due
 from effects.errors import ConfigurationError, StoreUnavailable
-from effects.logs import error_places
-from effects.moments import moment
-from effects.scheduling.firing import fire_due
-from effects.scheduling.schedules import Schedule
-from effects.store.schedules import slots as schedule_slots
-from effects.store.schedules.definitions import Definition
-from effects.worker.machine.runtime import Runtime
-from effects.worker.supervision.outage import Outage
-from effects.worker.supervision.supervisor import Service
+from effects.kit.logs import error_places, own_logger
+from effects.kit.moments import moment
+from effects.model.schedules import Schedule
+from effects.store import schedules as schedule_slots
+from effects.store.db.faults import is_lost
+from effects.store.schedules import Definition
+from effects.worker.context import WorkerContext
+from effects.worker.queues.worker_queues import WorkerQueues
+from effects.worker.supervisor import Service
 
 LOOK_SECONDS = 10.0  # between two looks at the schedules, at most: a pause or a new one is seen by then
-_log = logging.getLogger("effects.schedules")
+_log = own_logger("effects.schedules")
 
 
 class Scheduler(Service):
-    """Fires due slots. Every worker has one: which of them comes first does not matter.
-
-    Args:
-        fired: called when there are new jobs.
-    """
+    """Fires due slots, and has the queues look for their jobs. Which worker's is the first does not matter."""
 
     name = "scheduler"
 
-    def __init__(self, app: Effects, outage: Outage, runtime: Runtime, *, fired: Callable[[], None]) -> None:
-        super().__init__(runtime)
-        self._app, self._outage, self._fired = app, outage, fired
+    def __init__(self, context: WorkerContext, queues: WorkerQueues) -> None:
+        super().__init__(context.runtime)
+        self._app, self._outage, self._queues = context.app, context.outage, queues
         self.bound_seconds = 10 * LOOK_SECONDS
         self._rest = 0.0  # until the next round; the first may have been the start's
         self._complained: set[str] = set()
@@ -98,22 +92,22 @@ class Scheduler(Service):
         """Whether it fired a slot; an error of one schedule does not stop the others."""
         try:
             fired = fire_due(self._app, definition)
-        except StoreUnavailable:
-            raise
         except Exception as error:
+            if isinstance(error, StoreUnavailable) and not is_lost(error):  # else the next one shows what it was
+                raise
             facts = {"schedule": definition.schedule.name, "error": type(error).__name__, "at": error_places(error)}
             _log.error("schedule.failed", extra=facts)
             return False
         if fired:
-            self._fired()
+            self._queues.poll()
         return bool(fired)
 
     def _check(self, definitions: list[Definition]) -> None:
         """Report a schedule whose jobs will be refused, before its slot comes; it runs nevertheless."""
-        for schedule in (definition.schedule for definition in definitions):
-            if self._checked.get(schedule.name) == schedule:
+        checked, self._checked = self._checked, {each.schedule.name: each.schedule for each in definitions}
+        for schedule in self._checked.values():
+            if checked.get(schedule.name) == schedule:
                 continue
-            self._checked[schedule.name] = schedule
             try:
                 self._app.job_types.check_declared(schedule)
             except ConfigurationError as error:

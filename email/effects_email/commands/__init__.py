@@ -5,10 +5,8 @@ from __future__ import annotations
 import click
 
 from effects_email.commands.bounces import bounces
-from effects_email.commands.check import check
-from effects_email.commands.explain import explain_
-from effects_email.commands.messages import list_, requeue, show, test
-from effects_email.commands.personal import export, forget
+from effects_email.commands.check import check, explain_, login
+from effects_email.commands.messages import export, forget, list_, requeue, show, test
 from effects_email.commands.suppressions import suppressions
 from effects_email.commands.templates import gallery, preview, templates
 
@@ -28,6 +26,7 @@ for _command in (
     forget,
     gallery,
     list_,
+    login,
     preview,
     requeue,
     show,

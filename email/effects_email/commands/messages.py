@@ -1,8 +1,9 @@
-"""`effects email show`, `list`, `requeue` and `test`: messages on record, and a test of a transport."""
+"""`effects email show`, `list`, `requeue`, `test`, `export` and `forget`: messages on record, by key or by address."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,16 +17,21 @@ from effects.cli import (
     command,
     key_option,
     limit_option,
+    output_file,
     override_options,
     page_note,
     reason_option,
+    required_reason_option,
     status_option,
     window_options,
 )
-from effects.extend import LEDGER_STATES, ExitCode, phases_ms
+from effects.extend.ledger import LEDGER_STATES
+from effects.extend.process import ExitCode
+from effects.extend.text import phases_ms
 from effects_email import admin
+from effects_email.admin import EmailSummary, list_emails
 from effects_email.events import FATES
-from effects_email.listing import EmailSummary, list_emails
+from effects_email.personal import export_address, forget_address
 from effects_email.settings import DEFAULT_TRANSPORT
 
 
@@ -120,3 +126,39 @@ def test(context: Context, *, address: str, transport: str, reason: str | None) 
         "ms": phases_ms(send_result.phases),
     }  # fmt: skip
     return CommandResult(facts, exit_code=ExitCode.DONE if verdict.kind == "accepted" else ExitCode.FINDINGS)
+
+
+@click.command()
+@click.argument("address")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@reason_option
+@command
+def export(context: Context, *, address: str, file: Path, reason: str | None) -> CommandResult:
+    """Write what is kept of ADDRESS into FILE, as ZIP.
+
+    It has index.json and each message as .eml. An existing FILE is replaced.
+    """
+    with output_file(file) as out:
+        exported = export_address(address, out, actor=actor(), reason=reason, effects=context.app)
+    text = f"{file}: {exported.messages} messages, {exported.contents} of them with their words"
+    return CommandResult(exported, text)
+
+
+@click.command()
+@click.argument("address")
+@required_reason_option
+@command
+def forget(context: Context, *, address: str, reason: str) -> CommandResult:
+    """Forget what is kept of ADDRESS.
+
+    Messages to it that wait are cancelled; suppressions stay, by digest. Exit code 1 if messages are left that are
+    still to be sent: forget again when they have ended.
+    """
+    forgotten = forget_address(address, actor=actor(), reason=reason, effects=context.app)
+    facts = {
+        "messages": forgotten.messages, "cancelled": forgotten.cancelled, "files": forgotten.files,
+        "events": forgotten.events, "suppressions kept": forgotten.suppressions,
+        "still to be sent": ", ".join(forgotten.waiting) or None,
+    }  # fmt: skip
+    exit_code = ExitCode.FINDINGS if forgotten.waiting else ExitCode.DONE
+    return CommandResult(forgotten, facts, exit_code=exit_code)

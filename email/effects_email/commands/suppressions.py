@@ -20,9 +20,11 @@ from effects.cli import (
     parse_time,
     required_reason_option,
 )
-from effects.extend import ExitCode
-from effects_email.suppressions.rows import ALL, REASONS, Reason
-from effects_email.suppressions.suppression import (
+from effects.extend.process import ExitCode
+from effects_email.suppression import (
+    ALL,
+    REASONS,
+    Reason,
     Suppression,
     find_suppressions,
     list_suppressions,

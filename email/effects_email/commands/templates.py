@@ -9,13 +9,12 @@ from typing import Any
 import click
 
 from effects.cli import CommandResult, Context, Table, command, limit_option, listed, output_file, parse_object
-from effects.extend import ExitCode
+from effects.extend.process import ExitCode
 from effects_email.api import Preview, preview_email
 from effects_email.errors import EmailInvalid, TemplateError
 from effects_email.message.attachments import File
 from effects_email.state import state_of
-from effects_email.templates.gallery import INDEX, gallery_of
-from effects_email.templates.lint import lint
+from effects_email.templates.gallery import INDEX, gallery_of, lint
 
 image_option = click.option(
     "--image",

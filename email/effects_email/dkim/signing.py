@@ -1,24 +1,43 @@
 """DKIM-Signature fields for a message: the same for the same bytes and keys, at every attempt.
 
-No clock and no randomness here either: `t=` is the message's Date, RSA's padding (PKCS 1 v1.5) and Ed25519 have none.
-dkimpy and OpenDKIM verify in the tests what this writes.
+The private keys are read from the files that EFFECTS_DKIM_KEYS names, when a worker starts. No clock and no randomness
+here either: `t=` is the message's Date, RSA's padding (PKCS 1 v1.5) and Ed25519 have none. Canonicalization is relaxed
+(RFC 6376, sections 3.4.2 and 3.4.4). dkimpy and OpenDKIM verify in the tests what this writes.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_private_key,
+    load_pem_private_key,
+)
 
-from effects_email.dkim.canonical import header_fields, relaxed_body, signed_head
-from effects_email.dkim.entries import signing_domain
-from effects_email.dkim.keys import DkimKey
+from effects import ConfigurationError
+from effects_email.dkim.entries import SETTING, KeyEntry, signing_domain
 
+Algorithm: TypeAlias = Literal["rsa-sha256", "ed25519-sha256"]
+RSA_BITS_MIN = 1024  # RFC 8301: verifiers take no shorter one
+RSA_BITS_ADVISED = 2048
+_INLINE = "base64:"
+_BLANKS = re.compile(rb"[ \t]+")
+_FOLD = re.compile(rb"\r\n(?=[ \t])")
 # Signed where the message has them. From once more than there is: a second one that is added breaks the signature.
 _SIGNED = (
     b"from", b"to", b"cc", b"reply-to", b"subject", b"date", b"message-id", b"in-reply-to", b"references",
@@ -27,6 +46,128 @@ _SIGNED = (
 )  # fmt: skip
 _OVERSIGNED = b"from"
 _LINE_CHARS = 74
+
+
+class DkimKey:
+    """A private key and the names under which verifiers find its public half.
+
+    Args:
+        entry: of the setting; its file is read now.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no key that DKIM knows; the message quotes none of it.
+    """
+
+    def __init__(self, entry: KeyEntry) -> None:
+        self.selector, self.domain, self.name, self.begins = entry.selector, entry.domain, entry.name, entry.begins
+        self.private = _private_key(entry)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return "rsa-sha256" if isinstance(self.private, RSAPrivateKey) else "ed25519-sha256"
+
+    @property
+    def bits(self) -> int:
+        """Its size."""
+        return self.private.key_size if isinstance(self.private, RSAPrivateKey) else 256
+
+    @cached_property
+    def public(self) -> bytes:
+        """What `p=` of its DNS record holds, before base64."""
+        public = self.private.public_key()
+        if isinstance(self.private, RSAPrivateKey):
+            return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    @property
+    def record(self) -> str:
+        """The TXT record to publish under its name."""
+        kind = self.algorithm.partition("-")[0]
+        return f"v=DKIM1; k={kind}; p={base64.b64encode(self.public).decode()}"
+
+    def __repr__(self) -> str:
+        return f"DkimKey({self.name!r}, {self.algorithm})"
+
+
+def load_keys(entries: Sequence[KeyEntry]) -> list[DkimKey]:
+    """Read them all.
+
+    Raises:
+        ConfigurationError: as `DkimKey`; or two of one algorithm and domain sign from the same moment on.
+    """
+    keys = [DkimKey(entry) for entry in entries]
+    begun: dict[tuple[str, Algorithm, datetime | None], str] = {}
+    for key in keys:
+        earlier = begun.setdefault((key.domain, key.algorithm, key.begins), key.name)
+        if earlier != key.name:
+            raise ConfigurationError(
+                f"{SETTING}: {earlier} and {key.name} are both {key.algorithm} from the same moment on; give the newer "
+                "one a ;from="
+            )
+    return keys
+
+
+def _private_key(entry: KeyEntry) -> RSAPrivateKey | Ed25519PrivateKey:
+    data = _bytes(entry)
+    load = load_pem_private_key if b"-----BEGIN" in data else load_der_private_key
+    try:
+        key = load(data, password=None)
+    except TypeError:
+        raise ConfigurationError(f"{SETTING}: the key of {entry.name} has a password; give one without") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError(f"{SETTING}: what {entry.name} names is no private key in PEM or DER") from None
+    if isinstance(key, Ed25519PrivateKey):
+        return key
+    if not isinstance(key, RSAPrivateKey):
+        raise ConfigurationError(f"{SETTING}: the key of {entry.name} is neither RSA nor Ed25519")
+    if key.key_size < RSA_BITS_MIN:
+        raise ConfigurationError(
+            f"{SETTING}: the key of {entry.name} has {key.key_size} bits; none under {RSA_BITS_MIN} is accepted by "
+            f"verifiers, and {RSA_BITS_ADVISED} are usual"
+        )
+    return key
+
+
+def _bytes(entry: KeyEntry) -> bytes:
+    if entry.source.startswith(_INLINE):
+        try:
+            return base64.b64decode(entry.source.removeprefix(_INLINE), validate=True)
+        except (binascii.Error, ValueError):
+            raise ConfigurationError(f"{SETTING}: what follows base64: of {entry.name} is not base64") from None
+    try:
+        return Path(entry.source).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{SETTING}: the file of {entry.name} cannot be read: {error.strerror or type(error).__name__}"
+        ) from None
+
+
+def header_fields(head: bytes) -> list[tuple[bytes, bytes]]:
+    """The fields of a head in their order: the name in lower case, and the value, relaxed."""
+    fields = []
+    for line in _FOLD.sub(b"", head).split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        fields.append((name.strip().lower(), _BLANKS.sub(b" ", value).strip(b" ")))
+    return fields
+
+
+def relaxed_body(body: bytes) -> bytes:
+    """Runs of blanks are one space, none ends a line, and no empty line ends the body."""
+    if b" " in body or b"\t" in body:
+        body = _BLANKS.sub(b" ", body).replace(b" \r\n", b"\r\n")
+    end = len(body)
+    while body.endswith(b"\r\n", 0, end):
+        end -= 2
+    return body[:end] + b"\r\n" if end else b""
+
+
+def signed_head(fields: Iterable[tuple[bytes, bytes]], names: Iterable[bytes]) -> bytes:
+    """The named fields as they are signed. Of several with one name the last comes first; one too many adds nothing."""
+    left: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        left.setdefault(name, []).append(value)
+    lines = [name + b":" + left[name].pop() + b"\r\n" for name in names if left.get(name)]
+    return b"".join(lines)
 
 
 class DkimSigner:

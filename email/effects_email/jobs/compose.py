@@ -27,17 +27,16 @@ from effects import (
     Refused,
     Sensitive,
 )
-from effects.extend import lazy, record_existing
+from effects.extend.jobs import record_existing, record_followers
+from effects.extend.process import lazy
 from effects_email.state import state_of
 
 if TYPE_CHECKING:
     from effects import Effects
+
+with lazy.modules(__name__):
     from effects_email import request, writing
-    from effects_email.message import attachments, people
-else:
-    people, request = lazy.module("effects_email.message.people"), lazy.module("effects_email.request")
-    writing = lazy.module("effects_email.writing")
-    attachments = lazy.module("effects_email.message.attachments")
+    from effects_email.message import attachments
 
 COMPOSE_TYPE = "email.compose"
 
@@ -76,6 +75,7 @@ class EmailCompose(JobType[EmailComposePayload]):
 
     name = COMPOSE_TYPE
     payload = EmailComposePayload
+    trusted_fields = ("attachments",)  # objects in the storage, of whatever report or message
     queue = "emails"
 
     def __init__(self, app: Effects) -> None:
@@ -83,9 +83,13 @@ class EmailCompose(JobType[EmailComposePayload]):
         if state_of(app).transports.on_loop():  # as `email.send`, whose queue it shares: see there
             self.perform = self._perform_on_loop  # type: ignore[assignment]
 
+    def clear_names(self, payload: EmailComposePayload) -> Sequence[str]:
+        return (*payload.context, "ready", "failed")
+
     def check_declared(self, payload: EmailComposePayload) -> None:
-        request.check_template(self._app, payload.template, payload.locale, payload.transport)
-        people.to_of(_email(payload))
+        email = _email(payload)
+        request.check_template(self._app, email)
+        request.to_of(email)
 
     def perform(self, payload: EmailComposePayload, attempt: Attempt) -> Outcome:
         try:
@@ -109,6 +113,7 @@ class EmailCompose(JobType[EmailComposePayload]):
         if receipt.existing:
             message = f"the message of the key {receipt.key!r} (job {receipt.job_id})"
             record_existing(self._app.store, connection, job, message)
+        record_followers(self._app.store, connection, job.id, [receipt.job_id])
 
 
 def _email(payload: EmailComposePayload) -> request.NewEmail:

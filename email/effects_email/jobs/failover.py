@@ -7,15 +7,22 @@ it, a message stays with the transport that may have: that one alone can be aske
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effects import Pause
-from effects.extend import RateLimitedLogger
-from effects_email.classify import CONFIG_SECONDS, PASSED_ON, THROTTLE_SECONDS, leading, outcome_word
+from effects.extend.process import RateLimitedLogger, own_logger
+from effects_email.classify import (
+    CONFIG_SECONDS,
+    LOGIN_SECONDS,
+    PASSED_ON,
+    THROTTLE_SECONDS,
+    Weight,
+    is_of_login,
+    leading,
+    outcome_word,
+)
 from effects_email.loading import Message
-from effects_email.refusals import Weight
 from effects_email.transport.base import About, Kind, SendResult, Verdict
 from effects_email.transport.registry import Transports
 
@@ -24,7 +31,7 @@ _WAIT_SECONDS = 1.0  # at least, while every transport of a list rests
 _NOT_SENT: tuple[Kind, ...] = ("transport_down", "config", "throttle", "retry")
 _NOT_OF_TRANSPORT: tuple[About | None, ...] = ("recipient", "message")  # another one would be answered the same
 _CONFLICT = 409  # an earlier request with this key may be under way
-_log = logging.getLogger("effects.email")
+_log = own_logger("effects.email")
 
 
 def surely_not_sent(verdict: Verdict, weight: Weight) -> bool:
@@ -82,13 +89,15 @@ class TransportChains:
         """Remember whether the transport worked; seconds that it is to be left alone.
 
         Where another one can take its place, a wire that failed after the connection rests it too: each message would
-        wait for its time limit.
+        wait for its time limit. So does a login that is refused.
         """
         verdict = send_result.verdict
         has_others = len(self.chain(message.transport)) > 1
         is_fault = verdict.kind in ("retry", "unknown") and (verdict.reply is None or verdict.reply.code is None)
         if verdict.kind == "transport_down" or (has_others and is_fault):
             return self._rests.down(transport)
+        if has_others and is_of_login(verdict):
+            return self._rests.down(transport, LOGIN_SECONDS)
         self._rests.up(transport)
         return 0.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import shlex
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ from effects import (
     Attempt,
     Cancelled,
     ConfigurationError,
+    Done,
     Job,
     JobType,
     Outcome,
@@ -30,52 +31,67 @@ from effects import (
     Snooze,
     Unknown,
 )
-from effects.extend import DAY_SECONDS, Action, Explanation, Instead, Rate, RateLimitedLogger, ensure_limit, long_call
+from effects.extend.actions import Action, DoctorFinding, Explanation, Instead
+from effects.extend.arguments import DAY_SECONDS
+from effects.extend.jobs import Rate, ensure_limit
+from effects.extend.process import RateLimitedLogger, long_call, own_logger
 from effects_email.classify import (
+    ASK_AGAIN,
     FINAL,
+    HELD,
     RETRY,
     UNKNOWN_AFTER_SECONDS,
+    Weight,
+    count,
     detail_of,
+    is_weighed,
     leading,
     outcome_of,
     outcome_word,
+    weigh,
     without_strangers,
 )
 from effects_email.errors import AttachmentMissing
-from effects_email.evidence import resolve_reported
+from effects_email.events import resolve_reported
 from effects_email.explanation import explanation_of
-from effects_email.jobs.asking import ask_after_silence, ask_before_repeating, key_is_good, record_as_taken
 from effects_email.jobs.failover import TransportChains
-from effects_email.jobs.judging import weight_of
-from effects_email.jobs.outgoing import nobody_left, outgoing_message
+from effects_email.jobs.outgoing import (
+    EnvelopeSenders,
+    failures_of,
+    left_out_results,
+    nobody_left,
+    note,
+    outgoing_message,
+    recipient_results,
+    record_of,
+)
 from effects_email.jobs.waits import InThread, OnLoop, RoomInMemory, Waits, run_in_thread
 from effects_email.loading import Message, load_messages
 from effects_email.message.address import address_digests
 from effects_email.message.attachments import Files
-from effects_email.message.envelope import EnvelopeSenders
 from effects_email.message.source import MessageSource
-from effects_email.record import SendRecord
-from effects_email.recording import failures_of, left_out_results, note, recipient_results, record_of
-from effects_email.refusals import Weight, is_weighed
+from effects_email.oauth.logins import check_logins, examine_logins
 from effects_email.retention import delete_old_rows, forget_contents
 from effects_email.returned.token import check_bounce_key
 from effects_email.routing import transport_key, transport_of
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
-from effects_email.suppressions.bounces import SOFT_WINDOW_DAYS
-from effects_email.tables.ledger import SentLedger
+from effects_email.suppression import SOFT_WINDOW_DAYS
+from effects_email.tables.events import read_unread
+from effects_email.tables.ledger import RecipientResult, SendRecord, SentLedger
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
 from effects_email.transport.registry import Transports
 
 if TYPE_CHECKING:
     from effects import Effects
+    from effects.extend.actions import DoctorFinding
 
 RECHECK_SECONDS = 60.0  # while our own configuration is at fault, or mail is held
 CHANGED = "its bytes are not those of an earlier try: an attached file has changed, or EFFECTS_DKIM_KEYS lost the key"
 _MARGIN_SECONDS = 2.0  # the transport ends before the attempt's time limit does
 ROOM_SECONDS = 120.0  # that a message waits for others in memory, of its attempt's time limit
 ATTACHMENT_SECONDS = 300.0  # until a file that cannot be read is looked for again
-_log = logging.getLogger("effects.email")
+_log = own_logger("effects.email")
 
 
 class SendPayload(msgspec.Struct, frozen=True):
@@ -101,6 +117,7 @@ class EmailSend(JobType[SendPayload]):
     """
 
     name = "email.send"
+    internal = True
     payload = SendPayload
     queue = "emails"
     time_limit_seconds = 900.0  # ten minutes' patience after the dot, and all that comes before it
@@ -135,6 +152,18 @@ class EmailSend(JobType[SendPayload]):
             return None
         return 2 * self._app.settings.threads
 
+    def examine_rows(self, connection: Connection) -> Iterator[DoctorFinding]:
+        """Bounces that could not be read, and mailboxes that could not be opened, by cron."""
+        unread = read_unread(self._app.store, connection)
+        if unread.set_aside:
+            text = f"{unread.set_aside:,} bounces could not be read within 7 days, and were set aside"
+            advice = "they are flagged in their mailbox: look at them, and tell us what cannot be read"
+            yield DoctorFinding("set aside", "warning", text, advice)
+        for mailbox, (reason, tried_at) in unread.mailboxes.items():
+            text = f"bounces in {mailbox} are not read: {reason}; last tried at {tried_at:%Y-%m-%d %H:%M:%SZ}"
+            advice = "mend its login, then run `effects email bounces` again: the next success ends this"
+            yield DoctorFinding("bounces", "warning", text, advice)
+
     def can_ask(self, job: Job) -> bool:
         """Ask the job's transports; False if one cannot be opened."""
         try:
@@ -160,8 +189,9 @@ class EmailSend(JobType[SendPayload]):
         return explanation_of(error_code, detail)
 
     def worker_starts(self) -> None:
-        """Check every transport's URL and every DKIM key, and set a provider's usual rate as its default limit."""
+        """Check every transport's URL and login and every DKIM key, and set a provider's usual rate as its limit."""
         self._failover.check()
+        check_logins(self._app)
         if self._settings.email_bounce_domain:
             check_bounce_key(self._app)
         state_of(self._app).signer  # noqa: B018 - its keys are read once, so that a wrong one is found here
@@ -173,6 +203,10 @@ class EmailSend(JobType[SendPayload]):
 
     def worker_ends(self) -> None:
         self.transports.close()
+
+    def examine(self) -> Iterable[DoctorFinding]:
+        """How each transport logs in, and until when it can."""
+        return examine_logins(self._app)
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """What messages said is forgotten EFFECTS_EMAIL_CONTENT_DAYS after their end; their rows stay longer. Old
@@ -221,7 +255,7 @@ class EmailSend(JobType[SendPayload]):
         if message is None or message.source is None:
             return Refused("what was to be sent is no longer stored", code="content_gone")
         if message.is_reported:
-            return record_as_taken(attempt, message, {"reported": True, "transport": message.last_transport})
+            return _record_as_taken(attempt, message, {"reported": True, "transport": message.last_transport})
         if attempt.cancel_requested:
             return Cancelled("cancelled by request")
         if self._settings.email_hold:
@@ -248,9 +282,9 @@ class EmailSend(JobType[SendPayload]):
         sha256 = hashlib.sha256(outgoing.data).hexdigest()
         if message.sha256 not in (None, sha256):
             return Refused(CHANGED, code="content_changed")
-        keyed = key_is_good(message, transport)
+        keyed = _key_is_good(message, transport)
         if message.unknown:
-            outcome = await ask_before_repeating(waits, attempt, message, outgoing, transport, keyed=keyed)
+            outcome = await _ask_before_repeating(waits, attempt, message, outgoing, transport, keyed=keyed)
             if outcome is not None:
                 return outcome
         attempt.private = SendRecord(sha256=sha256, transport=transport.name)
@@ -276,7 +310,7 @@ class EmailSend(JobType[SendPayload]):
         weight: Weight = "as_said"
         held_in = None
         if is_weighed(verdict) and not (others and verdict.kind in FINAL):
-            weight, held_in = await waits.call(partial(weight_of, self._app, message, transport.name, send_result))
+            weight, held_in = await waits.call(partial(_weight_of, self._app, message, transport.name, send_result))
         failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
         if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
             results, failures = left_out_results(message), []
@@ -291,7 +325,63 @@ class EmailSend(JobType[SendPayload]):
             send_result, down_seconds=down, others_accepted=others, keyed=keyed, detail=detail, weight=weight
         )
         if isinstance(outcome, Unknown):
-            return await ask_after_silence(waits, attempt, message, outgoing, transport, outcome)
+            return await _ask_after_silence(waits, attempt, message, outgoing, transport, outcome)
         if isinstance(outcome, Pause) and word == "config":
             self._waiting.error(f"transport {transport.name}: {outcome.reason}")
         return outcome
+
+
+async def _ask_before_repeating(
+    waits: Waits, attempt: Attempt, message: Message, outgoing: OutgoingMessage, transport: Transport, *, keyed: bool
+) -> Outcome | None:
+    """An earlier try may have delivered it. None: continue and repeat."""
+    answer = await waits.ask(transport, outgoing)
+    if answer:
+        return _record_as_taken(attempt, message, {"asked": True, "transport": transport.name})
+    if message.hold and message.repeats and not keyed:
+        return Unknown("the provider does not know it" if answer is False else "no provider can be asked")
+    return None
+
+
+def _record_as_taken(attempt: Attempt, message: Message, detail: Mapping[str, Any]) -> Done:
+    """The provider has it, according to an event or a search rather than its response."""
+    results = [
+        RecipientResult(message.key, number, "accepted", "asked")
+        for number in (message.open.keys() - message.suppressed if message.group else ())
+    ] + left_out_results(message)
+    record = attempt.private or SendRecord(sha256=message.sha256, transport=message.last_transport)
+    attempt.private = msgspec.structs.replace(record, outcome="accepted", results=results, failures=())
+    return Done(detail={**detail, "outcome": "accepted"})
+
+
+async def _ask_after_silence(
+    waits: Waits,
+    attempt: Attempt,
+    message: Message,
+    outgoing: OutgoingMessage,
+    transport: Transport,
+    outcome: Unknown,
+) -> Outcome:
+    """The body was released and no verdict came: ask at once, and where it is to be held, once more later."""
+    answer = await waits.ask(transport, outgoing)
+    if answer:
+        return _record_as_taken(attempt, message, {**(outcome.detail or {}), "asked": True})
+    if answer is False and message.hold and outcome.on_unknown is None:
+        return replace(outcome, on_unknown="repeat", after_seconds=0.0, policy=ASK_AGAIN)
+    return outcome
+
+
+def _key_is_good(message: Message, transport: Transport) -> bool:
+    """Whether the provider would still know the message's key again: half of its lifetime is ours to use."""
+    lifetime = transport.key_lifetime_seconds
+    return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2
+
+
+def _weight_of(app: Effects, message: Message, transport: str, send_result: SendResult) -> tuple[Weight, str | None]:
+    """Of a refusal, and the run of refusals that it belongs to, where it holds the message back."""
+    verdict = leading(send_result)
+    recipient = next(address for address, theirs in send_result.recipients.items() if theirs == verdict)
+    held_in = message.held_in if message.last_transport == transport else None
+    run = count(app, transport, verdict, recipient, held_in)
+    weight = weigh(verdict, run, held_in)
+    return weight, run.name if verdict.kind in HELD or weight == "rest" else None

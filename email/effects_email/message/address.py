@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from effects import Effects
-from effects.extend import arguments, described, lazy, require, without_unsafe
+from effects.extend.arguments import arguments, require
+from effects.extend.process import lazy
+from effects.extend.text import described, without_unsafe
 from effects_email.errors import AddressInvalid
 from effects_email.message.source import Address
 
-if TYPE_CHECKING:
+with lazy.modules(__name__):
     import email_validator
     import idna
-else:
-    email_validator, idna = lazy.module("email_validator"), lazy.module("idna")
 
 NAME_CHARS_MAX = 200
 SPEC_CHARS_MAX = 1000
@@ -115,22 +115,9 @@ def spec_of(address: Recipient, *, where: str = "the address") -> str:
     return parse_mailbox(address, where=where).spec if address.rstrip(" ").endswith(">") else address
 
 
-def place_in(text: str, address: str) -> int:
-    """Where an address stands in a text, in any case and not as a part of another one (`ann@…` of `joann@…`); -1 where
-    it does not.
-    """
-    match = re.search(rf"(?<![\w.+-]){re.escape(address)}(?![\w-]|\.\w)", text, re.IGNORECASE)
-    return match.start() if match is not None else -1
-
-
 def is_utf8(text: str) -> bool:
     """Whether UTF-8 can carry it: no half of a surrogate pair."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def needs_utf8(address: Address) -> bool:
-    """Whether its envelope needs SMTPUTF8."""
-    return not address.local.isascii()
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Attachments: named at the call, read again when the message is built, and the same bytes both times."""
+"""Attachments: named at the call, read again when the message is built, and the same bytes both times.
+
+Those that were given as bytes are kept with their message, sealed where there is a key, until it is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,21 @@ import re
 import threading
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from sqlalchemy import Connection, Row
 
 from effects import Effects, EffectsError
-from effects.extend import UNSAFE, described
+from effects.extend.secrets import SealedColumn
+from effects.extend.text import UNSAFE, described
 from effects_email.errors import AttachmentInvalid, AttachmentMissing, ContentChanged
-from effects_email.message import attached_bytes
 from effects_email.message.address import is_utf8
 from effects_email.message.invite import CALENDAR, FILENAME
 from effects_email.message.source import Attachment, MessageSource
+from effects_email.tables import sent as table
 
 ENCODED_BYTES_MAX = 10 * 1024 * 1024  # of all files of a message, in base64: what most relays take
 STORED = "storage:"
@@ -32,6 +38,70 @@ _PATH = re.compile(r"[/\\]")
 _NO_FILES = ("multipart/", "message/")
 _PIECE = 1024 * 1024
 _KEPT = 4  # files, of 10 MiB at most, that many messages of one batch may share
+
+
+def write_files(app: Effects, connection: Connection, key: str, files: Mapping[str, bytes]) -> None:
+    """Write the files of a message.
+
+    Args:
+        key: of the message, which is written.
+        files: by their sha256.
+    """
+    for sha256, data in files.items():
+        file_id = _id(key, sha256)
+        sealed = app.keys.seal(data, **_context(file_id)) if app.keys.ids else None
+        table.insert_file(app.store, connection, file_id, key, content=None if sealed else data, sealed=sealed)
+
+
+def _stored_bytes(app: Effects, key: str, sha256: str) -> bytes:
+    """A file of a message.
+
+    Raises:
+        AttachmentMissing: it is not there, or its key is not at hand.
+    """
+    with app.store.read() as connection:
+        return _read(app, connection, _id(key, sha256))
+
+
+def replace_file(
+    app: Effects, connection: Connection, key: str, sha256: str, change: Callable[[bytes], bytes]
+) -> bytes:
+    """Change a file of a message, which has another hash then.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        AttachmentMissing: it is not there, or its key is not at hand.
+    """
+    changed = change(_read(app, connection, _id(key, sha256)))
+    table.delete_file(app.store, connection, _id(key, sha256))
+    write_files(app, connection, key, {hashlib.sha256(changed).hexdigest(): changed})
+    return changed
+
+
+def _read(app: Effects, connection: Connection, file_id: str) -> bytes:
+    row = table.find_file(app.store, connection, file_id)
+    if row is None:
+        raise AttachmentMissing("an attachment is no longer stored", code="attachment_missing")
+    return bytes(row.content) if row.sealed is None else app.keys.open(bytes(row.sealed), **_context(file_id))
+
+
+def sealed_columns() -> list[SealedColumn]:
+    """What `effects keys` counts and rotates."""
+    return [SealedColumn(table="email_files", column="sealed", id_column="id", columns=(), context=_context_of)]
+
+
+def _id(key: str, sha256: str) -> str:
+    return f"{sha256}:{key}"
+
+
+def _context_of(row: Row[Any]) -> dict[str, str]:
+    return _context(row.id)
+
+
+def _context(file_id: str) -> dict[str, str]:
+    return {"table": "email_files", "row": file_id, "field": "content"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +198,7 @@ class Files:
                 return self._kept[attachment.sha256]
         try:
             if attachment.url == OWN_BYTES:
-                data = attached_bytes.read(self._app, key, attachment.sha256)
+                data = _stored_bytes(self._app, key, attachment.sha256)
             else:
                 data = b"".join(_pieces(self._app, attachment.url, attachment.size_bytes + 1))
         except (OSError, EffectsError) as error:
@@ -205,7 +275,7 @@ def _describe(app: Effects, file: File) -> Attachment:
 
 def _guessed_type(filename: str) -> str:
     """By its ending. What is compressed is not of the type below (`.csv.gz`), and a message that is attached as a file
-    (`.eml`) is a file: a part of its own type could not be in base64.
+    (`.eml`) is a file: its own part type could not be in base64.
     """
     content_type, compression = mimetypes.guess_type(filename)
     if content_type is None or compression is not None or content_type.startswith(_NO_FILES):
@@ -275,7 +345,7 @@ def _encoded(size: int) -> int:
 
 
 def names(files: Sequence[File], attachments: Sequence[Attachment]) -> list[list[str | None]]:
-    """The attachments' part of a call's digest. An invitation has a part of its own: its file has the time of the call.
+    """The attachments' part of a call's digest. An invitation has its own part: its file has the time of the call.
 
     Args:
         files: as `listed` gives them.

@@ -13,7 +13,8 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote, urlsplit
 
-from effects.extend import described, optional, printable, require, without_unsafe
+from effects.extend.arguments import optional, printable, require
+from effects.extend.text import described, without_unsafe
 from effects_email.errors import EmailInvalid
 from effects_email.message.address import Recipient, is_utf8, normal_form, recipient
 from effects_email.message.source import Address

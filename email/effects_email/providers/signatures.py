@@ -1,4 +1,4 @@
-"""Who sent an event, by the providers' own signatures: SendGrid's ECDSA and Mailgun's HMAC."""
+"""Who sent an event: the signatures of providers, and the password of a URL where a provider signs nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -16,13 +17,17 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from effects import ConfigurationError
-from effects.extend import whole_number
+from effects.extend.secrets import SecretInvalid, SignatureInvalid, signing
+from effects.extend.text import whole_number
 
 # The providers repeat an event for a day at most. What is older is a replay.
 AGE_SECONDS_MAX = 36 * 3600.0
-_AHEAD_SECONDS_MAX = 300.0
+AHEAD_SECONDS_MAX = 300.0
 _SENDGRID = "x-twilio-email-event-webhook-"
 _KEY_CHARS_MIN = 16
+SECRET_BYTES_MIN = 16
+PASSWORD_CHARS_MIN = 16
+_HEADER_PREFIXES = ("svix", signing.HEADER_PREFIX)
 
 
 def public_keys(texts: Iterable[str]) -> list[ec.EllipticCurvePublicKey]:
@@ -88,9 +93,10 @@ def hmac_keys(texts: Iterable[str]) -> list[bytes]:
 def check_mailgun(
     keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, clock: Callable[[], float] = time.time
 ) -> str | None:
-    """ "" for a request with a signature of one of the keys, 36 hours old at most, else None.
+    """What was signed of a request by the holder of one of the keys, 36 hours ago at most, else None.
 
-    Mailgun signs a timestamp and a token, not the event: whoever saw one request could forge others for that long.
+    Mailgun signs a timestamp and a token, not the event: whoever sees one request could forge others for that long. So
+    what is signed is to be taken with one body alone.
     """
     try:
         signed = msgspec.convert(msgspec.json.decode(body), _Signed).signature
@@ -103,7 +109,7 @@ def check_mailgun(
         hmac.compare_digest(hmac.digest(key, data, hashlib.sha256).hex().encode(), signed.signature.encode())
         for key in keys
     ]
-    return "" if any(matches) else None
+    return data.decode() if any(matches) else None
 
 
 class _Signature(msgspec.Struct):
@@ -118,4 +124,72 @@ class _Signed(msgspec.Struct):
 
 def _is_fresh(stamp: str, now: float) -> bool:
     signed_at = whole_number(stamp, 11)
-    return signed_at is not None and -_AHEAD_SECONDS_MAX <= now - signed_at <= AGE_SECONDS_MAX
+    return signed_at is not None and -AHEAD_SECONDS_MAX <= now - signed_at <= AGE_SECONDS_MAX
+
+
+def signing_keys(secrets: Iterable[str]) -> list[bytes]:
+    """The keys of `whsec_…` secrets.
+
+    Raises:
+        ConfigurationError: missing or malformed; the message never quotes it.
+    """
+    keys = [_key(secret) for secret in secrets]
+    if not keys:
+        raise ConfigurationError("give at least one signing secret, whsec_… from the provider's page of the webhook")
+    return keys
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = signing.decode_secret(secret)
+    except SecretInvalid:
+        key = b""
+    if len(key) < SECRET_BYTES_MIN:
+        raise ConfigurationError(
+            f"a signing secret is {signing.SECRET_PREFIX} and base64 of at least {SECRET_BYTES_MIN} bytes"
+        )
+    return key
+
+
+def signed_id(
+    keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, now: float | None = None
+) -> str | None:
+    """The id of a request that the holder of one of the keys signed within the last 5 minutes, else None.
+
+    Standard Webhooks 1.0.0, under its own header names or those of before the standard.
+    """
+    for prefix in _HEADER_PREFIXES:
+        with suppress(SignatureInvalid):
+            return signing.verify_with(keys, headers, body, prefix=prefix, now=now)
+    return None
+
+
+def passwords(secrets: Iterable[str]) -> list[bytes]:
+    """The passwords that a URL may carry, as their hashes.
+
+    Raises:
+        ConfigurationError: missing, or shorter than 16 characters.
+    """
+    candidates = list(secrets)
+    if not candidates or any(len(password) < PASSWORD_CHARS_MIN for password in candidates):
+        raise ConfigurationError(
+            f"give at least one password of {PASSWORD_CHARS_MIN} characters or more; it is part of the webhook's URL,  "
+            "https://effects:PASSWORD@…"
+        )
+    return [_hash(password.encode()) for password in candidates]
+
+
+def knows_password(hashes: Sequence[bytes], headers: Mapping[str, str]) -> bool:
+    """Whether a request's `Authorization: Basic` has one of the passwords, with any user. Constant time."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    try:
+        pair = base64.b64decode(encoded.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        pair = b""
+    password_hash = _hash(pair.partition(b":")[2])
+    matches = [hmac.compare_digest(expected, password_hash) for expected in hashes]
+    return scheme.lower() == "basic" and any(matches)
+
+
+def _hash(password: bytes) -> bytes:
+    return hashlib.sha256(password).digest()

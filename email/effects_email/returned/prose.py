@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from email.message import Message as MimePart
 
-from effects_email.message.address import place_in
+from effects_email.message.mentions import place_in
 from effects_email.returned import parts
-from effects_email.returned.report import RecipientReport
+from effects_email.returned.parts import RecipientReport
 
 _DAEMON = re.compile(
     r"mailer-daemon|mail-daemon|postmaster|mail delivery (sub)?system|mail administrator|microsoftexchange|"

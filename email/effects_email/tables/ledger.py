@@ -1,22 +1,65 @@
-"""The ledger of `email.send`: one row a message, which outlives its jobs."""
+"""The ledger of `email.send`: one row a message, which outlives its jobs; and the record of an attempt, kept there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import Execution, LedgerRow, Settlement, Sql, Statement, Store, TableLedger, as_json, fold_sql
-from effects_email.record import RecipientResult, SendRecord
+from effects.extend.jobs import Execution, Settlement
+from effects.extend.ledger import LedgerRow, TableLedger, fold_sql
+from effects.extend.sql import Sql, Statement, Store, as_json
 
 MATCHES_MAX = 100
 NEWEST = 10
 _SHA256_CHARS = 64  # in hexadecimal
 _UNTRIED = ("", "cancelled", "snoozed", "paused")  # outcomes of attempts that sent nothing
+_BY_END = {"suppressed": "suppressed", "expired": "expired", "cancelled": "cancelled"}
+
+
+class RecipientResult(msgspec.Struct, frozen=True):
+    """What became of one recipient of a group message in one attempt."""
+
+    key: str
+    number: int
+    outcome: str
+    code: str
+
+
+class AddressFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A refusal that concerns the address, from a verdict with `suppress`."""
+
+    address: str
+    kind: Literal["hard", "soft"]
+    code: str  # such as smtp_550_5.1.1; stored, so nothing personal
+
+    def __repr__(self) -> str:
+        return f"AddressFailure(kind={self.kind!r}, code={self.code!r})"
+
+
+class SendRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt: what it was about to send, and what became of that.
+
+    `sha256`: of the message's bytes. `outcome`: as in `effects_sent_emails`. `took`: the transport took the message, or
+    took it for some of its recipients. `held_in`: the run of refusals in which the message is held back.
+    """
+
+    sha256: str | None
+    transport: str
+    outcome: str | None = None
+    took: bool = False
+    reply_code: int | None = None
+    reply: str | None = None
+    provider_id: str | None = None
+    held_in: str | None = None
+    results: Sequence[RecipientResult] = ()
+    failures: Sequence[AddressFailure] = ()
+
+
 # Words of `effects_sent_emails.outcome` where an attempt ended without a verdict of the transport's.
 _NOTHING = SendRecord(sha256=None, transport="")  # of an attempt that sent nothing, or was lost with its worker
-_BY_END = {"suppressed": "suppressed", "expired": "expired", "cancelled": "cancelled"}
 
 
 class _SentEntry(msgspec.Struct, kw_only=True):

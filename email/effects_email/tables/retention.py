@@ -5,7 +5,9 @@ A message's own row stays, with the hash of its bytes. Each other table's oldest
 
 from __future__ import annotations
 
-from effects.extend import Page, Sql, Store, as_json, is_resolved, old_rows
+from effects.extend.actions import is_resolved
+from effects.extend.rows import Page, old_rows
+from effects.extend.sql import Sql, Store, as_json
 from effects_email.tables.schema import KEPT
 
 PAGE = 500
@@ -69,12 +71,20 @@ def _events(sql: Sql) -> str:
     return _first_by_id(sql, sql.email_events)
 
 
+def _signed_requests(sql: Sql) -> str:
+    return _first_by_id(sql, sql.email_signed_requests)
+
+
 def _log_lines(sql: Sql) -> str:
     return _first_by_id(sql, sql.email_suppression_log)
 
 
 def _ended(sql: Sql) -> str:
     return f"SELECT id FROM {sql.email_suppressions} WHERE {_old(sql, 'until')} ORDER BY until, id"
+
+
+def _set_aside(sql: Sql) -> str:
+    return f"SELECT digest FROM {sql.email_reports_read} WHERE {_old(sql, 'updated_at')} ORDER BY digest"
 
 
 def _past(sql: Sql) -> str:
@@ -84,6 +94,8 @@ def _past(sql: Sql) -> str:
 
 
 OLD_EVENTS, OLD_LOG_LINES = old_rows("email_events", "id", _events), old_rows("email_suppression_log", "id", _log_lines)
+OLD_SIGNED_REQUESTS = old_rows("email_signed_requests", "id", _signed_requests)
 # Locked: one that is prolonged meanwhile stays.
 ENDED_SUPPRESSIONS = old_rows("email_suppressions", "id", _ended, Sql.lock)
+OLD_SET_ASIDE = old_rows("email_reports_read", "digest", _set_aside, Sql.lock)
 OLD_SOFT_FAILURES = old_rows("email_soft_failures", "digest, day", _past)

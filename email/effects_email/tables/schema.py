@@ -6,16 +6,31 @@ No address is stored in clear: a recipient is a digest (see `effects_email.messa
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, Text, text
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)  # fmt: skip
 
-from effects.extend import Identity, UtcTime, ledger_columns, now_column
+from effects.extend.rows import Identity, UtcTime, ledger_columns, now_column
 
 KEPT = "content IS NOT NULL OR sealed IS NOT NULL"  # for retention; its statements say the same
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:
     """This package's tables in this MetaData, by their names without the prefix."""
-    tables = [*_sent(metadata), *_suppression(metadata), _events(metadata), _refusals(metadata)]
+    tables = [
+        *_sent(metadata), *_suppression(metadata), _events(metadata), _signed_requests(metadata), _refusals(metadata),
+        _tokens(metadata),
+    ]  # fmt: skip
     return {table.name.removeprefix("effects_"): table for table in tables}
 
 
@@ -87,7 +102,7 @@ def _sent(metadata: MetaData) -> list[Table]:
 
 def _suppression(metadata: MetaData) -> list[Table]:
     """Who is not written to, who decided so, and the failures that add up."""
-    return [_suppressions(metadata), _log(metadata), _soft_failures(metadata)]
+    return [_suppressions(metadata), _log(metadata), _soft_failures(metadata), _reading(metadata)]
 
 
 def _suppressions(metadata: MetaData) -> Table:
@@ -149,6 +164,30 @@ def _soft_failures(metadata: MetaData) -> Table:
     )
 
 
+def _reading(metadata: MetaData) -> Table:
+    """Reports that are being read, or whose reading did not end."""
+    return Table(
+        "effects_email_reports_read",
+        metadata,
+        Column("digest", Text, primary_key=True),  # SHA-256 of the message; or the mailbox that cannot be opened
+        Column("attempts", Integer, nullable=False, server_default=text("1")),
+        Column("reason", Text),  # why the mailbox cannot be opened
+        now_column("updated_at"),
+    )
+
+
+def _signed_requests(metadata: MetaData) -> Table:
+    """Requests of a provider that signs a token but not the event: each token is taken for one body alone."""
+    return Table(
+        "effects_email_signed_requests",
+        metadata,
+        Column("id", Identity, primary_key=True, autoincrement=True),
+        Column("token", Text, nullable=False, unique=True),  # SHA-256, as the body's
+        Column("body", Text, nullable=False),
+        now_column("created_at"),
+    )
+
+
 def _events(metadata: MetaData) -> Table:
     """One row an event, each once."""
     events = Table(
@@ -188,4 +227,28 @@ def _refusals(metadata: MetaData) -> Table:
         now_column("began_at"),  # of this refusal
         Column("overruled_at", UtcTime),  # since when it counts as the transport's fault alone
         now_column("updated_at"),
+    )
+
+
+def _tokens(metadata: MetaData) -> Table:
+    """One row for each transport that logs in by OAuth; the tokens are sealed."""
+    return Table(
+        "effects_email_tokens",
+        metadata,
+        Column("transport", Text, primary_key=True),
+        Column("client", Text, nullable=False),  # a digest of whose tokens they are
+        Column("version", Integer, nullable=False),  # of the access token
+        Column("expires_at", UtcTime),
+        Column("renew_at", UtcTime),
+        Column("leased_until", UtcTime),  # by who renews it, or after a failure
+        Column("refused", Boolean, nullable=False, server_default=text("false")),  # by a mail server: to be renewed
+        Column(
+            "for_refused", Boolean, nullable=False, server_default=text("false")
+        ),  # got for that, and not yet accepted
+        Column("failure", Text),  # code of the newest renewal that failed, its kind, its words
+        Column("failure_kind", Text),
+        Column("failure_reason", Text),
+        Column("access", LargeBinary),
+        Column("refresh", LargeBinary),
+        Column("previous", LargeBinary),  # the refresh token before, until this one has worked
     )

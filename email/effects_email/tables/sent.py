@@ -1,4 +1,4 @@
-"""Messages: written at the call, loaded by the worker, looked up by people."""
+"""Messages and their files: written at the call, loaded by the worker, looked up by people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from sqlalchemy import Connection, Row, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from effects.extend import Sql, Store, as_json, newest_job, whole_number
+from effects.extend.actions import newest_job
+from effects.extend.sql import Sql, Store, as_json
+from effects.extend.text import whole_number
 
 
 class SentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,3 +280,27 @@ def replace(
         connection, _replace, key=key, content=content, sealed=sealed, version=version, locale=locale,
         message_id=message_id, date=date,
     )  # fmt: skip
+
+
+def insert_file(
+    store: Store, connection: Connection, file_id: str, key: str, *, content: bytes | None, sealed: bytes | None
+) -> None:
+    """Write one; its message is written."""
+    values = {"id": file_id, "key": key, "content": content, "sealed": sealed}
+    connection.execute(store.tables["email_files"].insert(), values)
+
+
+def _find_file(sql: Sql) -> str:
+    return f"SELECT content, sealed FROM {sql.email_files} WHERE id = :id"
+
+
+def _delete_file(sql: Sql) -> str:
+    return f"DELETE FROM {sql.email_files} WHERE id = :id"
+
+
+def delete_file(store: Store, connection: Connection, file_id: str) -> None:
+    store.write(connection, _delete_file, id=file_id)
+
+
+def find_file(store: Store, connection: Connection, file_id: str) -> Row[Any] | None:
+    return store.row(connection, _find_file, id=file_id)

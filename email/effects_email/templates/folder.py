@@ -6,7 +6,8 @@
         welcome.de/         the same in German; a variant is whole: it takes no part from elsewhere
         billing/receipt/    called billing/receipt
         _layout.html        what templates extend and include; no template itself
-        _markdown.html      the page around each body.md, in place of ours (`templates.layout`)
+        _markdown.html      the page around each body.md, in place of ours (`LAYOUT`), with
+                            `content` (its HTML), `subject`, `locale` and the context's variables
 
 `template.toml` may say `category`, `sender`, `transport`, `on_unknown` and `expires_seconds`; it stands beside the
 default language and holds for all. A version is a hash over the text of all files that a template is made of, those
@@ -22,17 +23,62 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from jinja2 import Environment, TemplateSyntaxError, meta
 
 from effects import ConfigurationError
-from effects.extend import OnUnknown, nearest
+from effects.extend.jobs import OnUnknown
+from effects.extend.text import nearest
 from effects_email.errors import TemplateError, TemplateNotFound
-from effects_email.templates.layout import LAYOUT, LAYOUT_FILE
-from effects_email.templates.merged import MergedFolder
+
+LAYOUT_FILE = "_markdown.html"
+LAYOUT = """\
+<!doctype html>
+<html{% if locale %} lang="{{ locale }}"{% endif %}>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="supported-color-schemes" content="light dark">
+<title>{{ subject }}</title>
+<style>
+body { margin: 0; padding: 0; background-color: #f4f4f5; color: #1f2328; -webkit-text-size-adjust: 100%; }
+.page { max-width: 600px; margin: 0 auto; padding: 24px; background-color: #ffffff;
+  font-family: -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; font-size: 16px; line-height: 1.5; }
+h1 { font-size: 24px; line-height: 1.25; margin: 0 0 16px; }
+h2 { font-size: 20px; line-height: 1.25; margin: 24px 0 12px; }
+h3, h4, h5, h6 { font-size: 16px; line-height: 1.25; margin: 24px 0 8px; }
+p, ul, ol, pre, table, blockquote { margin: 0 0 16px; }
+ul, ol { padding-left: 24px; }
+a { color: #0b57d0; }
+img { max-width: 100%; height: auto; border: 0; }
+blockquote { padding-left: 12px; border-left: 4px solid #d0d7de; }
+code { font-family: Menlo, Consolas, monospace; font-size: 14px; }
+pre { padding: 12px; background-color: #f4f4f5; white-space: pre-wrap; word-wrap: break-word; }
+table { border-collapse: collapse; }
+th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid #d0d7de; text-align: left; vertical-align: top; }
+hr { height: 1px; margin: 24px 0; border: 0; background-color: #d0d7de; }
+@media (prefers-color-scheme: dark) {
+  body { background-color: #0d1117 !important; }
+  .page { background-color: #161b22 !important; color: #e6edf3 !important; }
+  a { color: #6cb6ff !important; }
+  pre { background-color: #0d1117 !important; }
+  blockquote, th, td { border-color: #444c56 !important; }
+  hr { background-color: #444c56 !important; }
+}
+</style>
+</head>
+<body>
+<div class="page">
+{{ content }}</div>
+</body>
+</html>
+"""
+
 
 Part: TypeAlias = Literal["subject.txt", "body.html", "body.md", "body.txt"]
 PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.md", "body.txt")
@@ -47,6 +93,46 @@ CACHED_MAX = 1000  # names in languages, found or not: apps may pass on what a b
 EXPIRES_SECONDS_MAX = 10 * 366 * 86_400
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(?:/[a-z0-9][a-z0-9_-]*)*")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
+
+
+class MergedFolder(Traversable):
+    """The union of folders, which may be in packages: of two files with one name the first counts."""
+
+    def __init__(self, folders: Sequence[Traversable]) -> None:
+        self._folders = folders
+
+    @property
+    def name(self) -> str:
+        return self._folders[0].name
+
+    def is_dir(self) -> bool:
+        return True
+
+    def is_file(self) -> bool:
+        return False
+
+    def open(self, *_: Any, **__: Any) -> Any:
+        raise IsADirectoryError(self.name)
+
+    def read_bytes(self) -> bytes:
+        raise IsADirectoryError(self.name)
+
+    def read_text(self, encoding: str | None = None) -> str:
+        raise IsADirectoryError(self.name)
+
+    def iterdir(self) -> Iterator[Traversable]:
+        """Each name once."""
+        names = dict.fromkeys(child.name for child in chain.from_iterable(folder.iterdir() for folder in self._folders))
+        return (self.joinpath(name) for name in names)
+
+    def joinpath(self, *parts: Any) -> Traversable:
+        """A file of the first folder that has it, or the union of all folders of this name."""
+        candidates = [folder.joinpath(*parts) for folder in self._folders]
+        if files := [child for child in candidates if child.is_file()]:
+            return files[0]
+        if len(folders := [child for child in candidates if child.is_dir()]) > 1:
+            return MergedFolder(folders)
+        return folders[0] if folders else candidates[0]
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from contextlib import suppress
 from io import BufferedWriter
 from pathlib import Path
 
-from effects.extend import create_private
+from effects.extend.files import create_private
 from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
 from effects_email.transport.url import TransportURL
 

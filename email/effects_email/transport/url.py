@@ -4,6 +4,7 @@
     smtps://user:password@mail.example.com:465             TLS from the first byte, verified
     smtp://localhost:25                                    in clear, to this machine only
     smtp://relay.internal:25?tls=none                      in clear, where you say so
+    smtp+starttls+oauth://user@…?provider=microsoft&…      by OAuth tokens: see `effects_email.oauth.registration`
     resend://API_KEY@                                      Resend's API; postmark://SERVER_TOKEN@ is Postmark's
     sendgrid://API_KEY@                                    SendGrid's API
     mailgun://API_KEY@?domain=mg.shop.example              Mailgun's API
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from typing import NoReturn, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -29,8 +31,8 @@ from effects_email.transport.base import Transport
 class TransportURL:
     """The parts of a transport's URL, decoded, and its options, each of which must be asked for once."""
 
-    def __init__(self, name: str, text: str) -> None:
-        self.name = name
+    def __init__(self, name: str, text: str, keeper: object = None) -> None:
+        self.name, self.keeper = name, keeper
         try:
             parts = urlsplit(text)
             self.host, self.port = parts.hostname or "", parts.port
@@ -68,6 +70,16 @@ class TransportURL:
             self.refuse(f"has an option {name} that is no number from {lowest:g} to {highest:g}")
         return float(text)
 
+    def ca_file(self, name: str) -> str | None:
+        """The file of certificates that `?name=…` names; it can be read."""
+        file = self.option(name)
+        if file is not None:
+            try:
+                verifying_tls(file)
+            except (OSError, ValueError):
+                self.refuse(f"has an option {name} that cannot be read as PEM certificates")
+        return file
+
     def end(self, *names: str) -> None:
         """Refuse options that no one asked for. Only the `known` ones are named: a `?` in a password makes options."""
         if self._options:
@@ -79,13 +91,27 @@ class TransportURL:
         return f"TransportURL({self.scheme}://{self.host}{port})"
 
 
+def verifying_tls(ca_file: str | None) -> ssl.SSLContext:
+    """TLS 1.2 or later, certificate and host name verified by the authorities in this PEM file; None: the system's.
+
+    Raises:
+        OSError, ValueError: the file cannot be read as PEM certificates.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # a system may allow older ones
+    context.hostname_checks_common_name = False  # a name counts where it is an alternative name (RFC 9525 §6.3)
+    return context
+
+
 Opener: TypeAlias = Callable[[TransportURL], Transport]
 
 # Imported on first use: SMTP needs no HTTP client.
 _BUILT_IN: Mapping[str, str] = {
-    "smtp": "effects_email.transport.smtp.transport",
-    "smtps": "effects_email.transport.smtp.transport",
-    "smtp+starttls": "effects_email.transport.smtp.transport",
+    **{
+        f"{scheme}{login}": "effects_email.transport.smtp.transport"
+        for scheme in ("smtp", "smtps", "smtp+starttls")
+        for login in ("", "+oauth", "+oauth+file", "+oauth+command")
+    },
     "maildir": "effects_email.transport.maildir",
     "resend": "effects_email.transport.http_api.resend",
     "postmark": "effects_email.transport.http_api.postmark",
@@ -113,17 +139,18 @@ def is_on_loop(url: str) -> bool:
     return scheme in _ON_LOOP if registered is None else registered[1]
 
 
-def open_transport(name: str, url: str) -> Transport:
+def open_transport(name: str, url: str, keeper: object = None) -> Transport:
     """The transport of this URL. Connects to nothing.
 
     Args:
         name: the app's name for it, used in errors, logs and rows.
+        keeper: the `TokenKeeper` of one that logs in by OAuth.
 
     Raises:
         ConfigurationError: names the transport, what is wrong with its URL and what it may be. It quotes neither
             credentials nor options.
     """
-    parsed = TransportURL(name, url)
+    parsed = TransportURL(name, url, keeper)
     registered = _registered.get(parsed.scheme)
     opener = _built_in(parsed.scheme) if registered is None else registered[0]
     if opener is None:

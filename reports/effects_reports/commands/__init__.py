@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from effects_reports.commands.delivering import buckets
-from effects_reports.commands.links import link
+from effects_reports.commands.delivering import buckets, link
 from effects_reports.commands.request import explain_, request, rewind
 from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
 from effects_reports.commands.subscribing import subscriptions

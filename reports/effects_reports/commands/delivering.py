@@ -1,4 +1,4 @@
-"""`effects reports buckets`."""
+"""`effects reports buckets` and `links`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TextIO
 import click
 import msgspec
 
-from effects.cli import CommandResult, Context, Table, actor, command, limit_option, listed, reason_option
+from effects.cli import CommandResult, Context, Table, actor, command, limit_option, listed, parse_age, reason_option
+from effects_reports.admin import make_link
 from effects_reports.delivery.buckets import (
     BucketCredentials,
     CustomerBucket,
@@ -17,6 +18,7 @@ from effects_reports.delivery.buckets import (
     remove_bucket,
     rotate_bucket,
 )
+from effects_reports.delivery.link_tokens import USES_MAX
 from effects_reports.errors import BucketInvalid
 
 name_argument = click.argument("name", metavar="BUCKET")
@@ -89,3 +91,32 @@ def _credentials(file: TextIO) -> BucketCredentials:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     raise BucketInvalid('the credentials are no JSON {"access_key_id": …, "secret_access_key": …}')
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--at", "base_url", metavar="URL", required=True, help="Where download_app is mounted.")
+@click.option("--for", "seconds", type=parse_age, default="15m", show_default=True, metavar="AGE", help="Validity.")
+@click.option("--uses", type=click.IntRange(1, USES_MAX), metavar="N", help="Maximum downloads. Default: any number.")
+@click.option("--principal", metavar="PERSON", help="The only person it opens for. Default: whoever has it.")
+@reason_option
+@command
+def link(
+    context: Context,
+    *,
+    run_id: str,
+    base_url: str,
+    seconds: float,
+    uses: int | None,
+    principal: str | None,
+    reason: str | None,
+) -> CommandResult:
+    """Make a new link to the file of a run.
+
+    Earlier links stay as they are. The link itself is recorded nowhere.
+    """
+    url = make_link(
+        run_id, base_url, seconds=seconds, uses=uses, principal=principal, actor=actor(), reason=reason,
+        effects=context.app,
+    )  # fmt: skip
+    return CommandResult({"run_id": run_id, "url": url}, url)

@@ -26,10 +26,10 @@ from effects.cli import (
     reason_option,
     tell_wait,
 )
-from effects.extend import ExitCode
+from effects.extend.process import ExitCode
 from effects_reports.admin import rewind_report
 from effects_reports.api import ReportStatus, report_status, request_report
-from effects_reports.commands.status_text import document_of, facts_of, rows_of, why_not_done
+from effects_reports.commands.runs import document_of, facts_of, rows_of, why_not_done
 from effects_reports.errors import ParamsInvalid, ReportInvalid
 from effects_reports.explanation import explain_report
 

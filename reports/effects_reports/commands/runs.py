@@ -1,4 +1,4 @@
-"""`effects reports list`, `show`, `download`, `cancel`, `resume` and `repair`."""
+"""`effects reports list`, `show`, `download`, `cancel`, `resume` and `repair`, and a run's status in words."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from effects.cli import (
     actor,
     before_key_option,
     command,
+    duration,
     key_option,
     limit_option,
     output_file,
@@ -24,15 +25,98 @@ from effects.cli import (
     pass_context,
     reason_option,
     status_option,
+    why_unserved,
     window_options,
 )
-from effects_reports.admin import cancel_report, repair_reports, resume_report
-from effects_reports.api import ReportStatus, find_reports, report_status
-from effects_reports.commands.status_text import delivery_facts, document_of, documents_of, facts_of, why_not_done
-from effects_reports.delivery.overview import run_deliveries
-from effects_reports.results.result_file import open_result
-from effects_reports.tables.lists import RunFilters
+from effects_reports.admin import cancel_report, repair_reports, resume_failed, resume_report
+from effects_reports.api import (
+    BucketDelivery,
+    ReportStatus,
+    RunDeliveries,
+    failing_step,
+    find_reports,
+    open_result,
+    report_status,
+    run_deliveries,
+)
+from effects_reports.routing import QUEUE
+from effects_reports.tables.runs import RunFilters
 from effects_reports.tables.schema import RUN_STATES
+
+
+def rows_of(status: ReportStatus) -> str:
+    """`1,200,000 of 2,000,000 rows, 310,000/s, 3 s left`."""
+    progress = status.progress
+    total_note = "" if progress.rows_total is None else f" of {_about(progress.total_kind)}{progress.rows_total:,}"
+    parts = [f"{progress.rows_done:,}{total_note} rows"]
+    if progress.rows_per_second is not None and status.state == "running":
+        parts.append(f"{progress.rows_per_second:,.0f}/s")
+    if progress.seconds_left is not None:
+        parts.append(f"{duration(progress.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def _about(kind: str) -> str:
+    return "about " if kind == "estimated" else ""
+
+
+def document_of(status: ReportStatus) -> dict[str, Any]:
+    """For scripts, without the params: as of jobs, what was given is not shown."""
+    return {name: fact for name, fact in msgspec.structs.asdict(status).items() if name != "params"}
+
+
+def why_not_done(context: Context, status: ReportStatus) -> str | None:
+    """What a run under way waits for: a step that has failed and is tried again, or a worker."""
+    if status.ended:
+        return None
+    step = failing_step(context.app, status.run_id)
+    unserved = why_unserved(context, QUEUE)
+    failed = (
+        None if step is None else f"job {step.job_id} is tried again after: {step.error} (`effects why {step.job_id}`)"
+    )
+    return "; ".join(filter(None, (failed, unserved))) or None
+
+
+def facts_of(status: ReportStatus, waits: str | None = None) -> dict[str, Any]:
+    """What is known, without what is not there."""
+    progress = status.progress
+    facts: dict[str, Any] = {
+        "id": status.run_id, "report": status.report, "key": status.key,
+        "generation": status.generation if status.generation > 1 else None, "status": status.state,
+        "done": f"{progress.fraction:.0%}, {rows_of(status)}, {progress.chunks_done} of {progress.chunks_total} chunks",
+        "format": status.format, "consistency": status.consistency, "waits": waits,
+        "error": status.error_text, "code": status.error_code,
+        "file": status.filename, "bytes": status.bytes, "sha256": status.sha256,
+        "created": status.created_at, "ended": status.ended_at,
+        "expires": status.expires_at if status.state == "ready" else None,
+    }  # fmt: skip
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def delivery_facts(deliveries: RunDeliveries) -> dict[str, str]:
+    """`bucket acme: done, attempts: 1, job 12`, one line a bucket."""
+    return {f"bucket {each.bucket}": ", ".join(map(str, _parts(each))) for each in deliveries.buckets}
+
+
+def _parts(each: BucketDelivery) -> list[object]:
+    if each.delivery is None:
+        return [each.state]
+    delivery = each.delivery
+    attempts = None if delivery.attempts is None else f"attempts: {delivery.attempts}"
+    code = None if each.state == "done" else delivery.error_code
+    return [part for part in (each.state, attempts, code, f"job {delivery.job_id}") if part is not None]
+
+
+def documents_of(deliveries: RunDeliveries) -> list[dict[str, Any]]:
+    """The same for scripts."""
+    return [
+        {
+            "bucket": each.bucket, "state": each.state,
+            **{name: getattr(each.delivery, name, None) for name in ("job_id", "attempts", "error_code", "changed_at")},
+        }
+        for each in deliveries.buckets
+    ]  # fmt: skip
+
 
 UNDER_WAY = ("requested", "planning", "running", "assembling")
 
@@ -127,16 +211,24 @@ def cancel(context: Context, *, run_id: str, reason: str | None) -> CommandResul
 
 
 @click.command()
-@run_argument
+@click.argument("run_id", metavar="RUN", required=False)
+@click.option("--code", metavar="CODE", help="All runs that failed with this code, such as storage_full.")
 @reason_option
 @command
-def resume(context: Context, *, run_id: str, reason: str | None) -> CommandResult:
-    """Resume a failed or cancelled run.
+def resume(context: Context, *, run_id: str | None, code: str | None, reason: str | None) -> CommandResult:
+    """Resume a failed or cancelled run, or all with a code.
 
     Finished chunks are not produced again.
     """
-    state = resume_report(run_id, actor=actor(), reason=reason, effects=context.app)
-    return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
+    if (run_id is None) == (code is None):
+        raise click.UsageError("give either RUN or --code CODE")
+    if run_id is not None:
+        state = resume_report(run_id, actor=actor(), reason=reason, effects=context.app)
+        return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
+    resumed = resume_failed(str(code), actor=actor(), reason=reason, effects=context.app)
+    documents = [{"run_id": resumed_id, "state": state} for resumed_id, state in resumed.items()]
+    lines = [f"{resumed_id} {state}" for resumed_id, state in resumed.items()]
+    return CommandResult(documents, "\n".join(lines) or f"no run has failed with {code}")
 
 
 @click.command("repair")

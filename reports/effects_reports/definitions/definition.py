@@ -1,37 +1,182 @@
-"""A report as code: its name, its rows, its columns and its limits."""
+"""A report as code: its name, its rows, its columns, its limits, and the params that a request gives."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_type_hints, is_typeddict
 
 import msgspec
-from sqlalchemy import GenerativeSelect
+from sqlalchemy import GenerativeSelect, TextClause
+from sqlalchemy.sql import visitors
 from sqlalchemy.types import TypeEngine, to_instance
 
-from effects.extend import arguments, described, optional, require
-from effects_reports.definitions.params import (
-    check_after,
-    injected_names,
-    named_params,
-    read_params,
-    takes_after,
-    takes_keywords,
-    takes_params,
-    takes_since,
-)
+from effects.extend.arguments import arguments, optional, require
+from effects.extend.text import described, nearest, why_unfit
+from effects_reports.definitions.sql_tokens import check_clause
 from effects_reports.errors import DefinitionInvalid, ParamsInvalid, ReportInvalid
-from effects_reports.formats.base import DIALECTS, Column, Dialect, MapBatch, MappedRow, MapRow, Route
+from effects_reports.formats.base import (
+    BIG_INTEGERS,
+    DIALECTS,
+    BigIntegers,
+    Column,
+    Dialect,
+    MapBatch,
+    MappedRow,
+    MapRow,
+    Route,
+    Workbook,
+)
 from effects_reports.formats.opening import ENCRYPTED_FORMATS, FORMATS
-from effects_reports.formats.sheets.options import Workbook
 from effects_reports.source.paging import Cursor
 from effects_reports.source.since import Since
 
+_AS_OF, _SINCE, AFTER = "as_of", "since", "after"
+_MISSING = inspect.Parameter.empty
+
+
+def _injected_names(source: Callable[..., Any]) -> list[str]:
+    """Arguments that are no params: the time of the plan, what is new since the last run, an iterable's cursor."""
+    takes = {
+        _AS_OF: _AS_OF in inspect.signature(source).parameters,
+        _SINCE: _takes_since(source),
+        AFTER: takes_after(source),
+    }
+    return [name for name, is_taken in takes.items() if is_taken]
+
+
+def _takes_since(source: Callable[..., Any]) -> bool:
+    """Whether it has an argument `since`, annotated by `Since` or not at all: one of another type is a param."""
+    return _is_ours(source, _SINCE, Since.__name__, Since)
+
+
+def takes_after(source: Callable[..., Any]) -> bool:
+    """Whether it has an argument `after`, annotated by `Cursor` or not at all: one of another type is a param."""
+    return _is_ours(source, AFTER, "Cursor")
+
+
+def _check_after(who: str, source: Callable[..., Any], iterable: bool) -> None:
+    """Refuse an argument `after` that might be meant as a cursor or as a param.
+
+    Raises:
+        DefinitionInvalid: it is a cursor by its type and the function no iterable's, or the reverse.
+    """
+    if AFTER in inspect.signature(source).parameters and iterable != takes_after(source):
+        raise DefinitionInvalid(
+            f"{who}: the argument `after` of an iterable is its cursor, and has no type or Cursor; that of a select() "
+            "is a param, and has its type"
+        )
+
+
+def _is_ours(source: Callable[..., Any], name: str, class_name: str, *classes: type[Any]) -> bool:
+    argument = inspect.signature(source).parameters.get(name)
+    if argument is None:
+        return False
+    hint = _hints(source).get(name, argument.annotation)
+    return hint in (_MISSING, Any, *classes) or (isinstance(hint, str) and hint.rpartition(".")[2] == class_name)
+
+
+def _takes_params(source: Callable[..., Any]) -> bool:
+    """Whether the function has arguments of its own."""
+    return bool(_own(source))
+
+
+def _takes_keywords(source: Callable[..., Any]) -> bool:
+    """Whether the function names its params one by one, as keyword-only arguments."""
+    return any(argument.kind is argument.KEYWORD_ONLY for argument in _own(source))
+
+
+def _own(source: Callable[..., Any]) -> list[inspect.Parameter]:
+    ours = _injected_names(source)
+    return [argument for name, argument in inspect.signature(source).parameters.items() if name not in ours]
+
+
+def declared_by(source: Callable[..., Any]) -> type[Any] | None:
+    """The class of the params by the function's own annotations; None where it names none.
+
+    That of its one argument, if it is a dataclass, a Struct or a TypedDict; or one of its keyword-only arguments.
+    """
+    hints = _hints(source)
+    if _takes_keywords(source):
+        fields = [_field(argument, hints.get(argument.name, Any)) for argument in _own(source)]
+        return msgspec.defstruct("Params", fields, frozen=True, kw_only=True)
+    kind = next((hints.get(argument.name) for argument in _own(source)), None)
+    return kind if isinstance(kind, type) and has_fields(kind) else None
+
+
+def has_fields(kind: type[Any]) -> bool:
+    return is_dataclass(kind) or issubclass(kind, msgspec.Struct) or is_typeddict(kind)
+
+
+def _plain(who: str, values: Any) -> Mapping[Any, Any]:
+    plain = {} if values is None else values if isinstance(values, Mapping) else _builtins(values)
+    if not isinstance(plain, Mapping):
+        raise ParamsInvalid(f"{who}: params is {described(values)}; give a dict, a dataclass or a struct")
+    return plain
+
+
+def _builtins(values: Any) -> Any:
+    try:
+        return msgspec.to_builtins(values)
+    except TypeError:
+        return None
+
+
+def read_params(who: str, source: Callable[..., Any], kind: type[Any] | None, values: Any) -> Any:
+    """What a request gives, as the function takes it.
+
+    Raises:
+        ParamsInvalid: it does not fit; names the fields.
+    """
+    plain = _plain(who, values)
+    if plain and not _takes_params(source):
+        raise ParamsInvalid(f"{who} takes no params: {', '.join(map(str, plain))} are given")
+    schema = kind or dict[str, Any]
+    names = _names(schema)
+    if kind is not None and (unknown := [str(name) for name in plain if name not in names]):
+        raise ParamsInvalid(f"{who} takes no param {unknown[0]!r}{_taken(names)}{nearest(unknown[0], names)}")
+    try:
+        return msgspec.convert(plain, schema, strict=False)
+    except (msgspec.ValidationError, TypeError) as error:
+        reason = why_unfit(error, plain, schema, strict=False)
+        raise ParamsInvalid(f"{who}: the params do not fit: {reason}{_taken(names)}") from None
+
+
+def _named_params(source: Callable[..., Any], kind: type[Any] | None, typed: Any) -> dict[str, Any]:
+    """Of params that several functions share, those that this one names; all where it takes a dict of any."""
+    plain: dict[str, Any] = msgspec.to_builtins(typed)
+    if kind is None:
+        return plain if _takes_params(source) else {}
+    return {name: value for name, value in plain.items() if name in _names(kind)}
+
+
+def _hints(source: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(source)
+    except (NameError, TypeError):  # a class that only type checkers see
+        return {}
+
+
+def _field(argument: inspect.Parameter, kind: Any) -> Any:
+    if argument.default is _MISSING:
+        return (argument.name, kind)
+    return (argument.name, kind, argument.default)
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.encode_name for field in getattr(msgspec.inspect.type_info(kind), "fields", ())]
+
+
+def _taken(names: list[str]) -> str:
+    """` (it takes day, region)`."""
+    return f" (it takes {', '.join(names)})" if names else ""
+
+
 Consistency: TypeAlias = Literal["range", "snapshot", "single"]
-CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
+_CONSISTENCIES: tuple[Consistency, ...] = ("range", "snapshot", "single")
 
 Statement: TypeAlias = GenerativeSelect  # a Select or a CompoundSelect, of whatever columns
 Rows: TypeAlias = Iterable[MappedRow]
@@ -39,7 +184,7 @@ ColumnType: TypeAlias = TypeEngine[Any] | type[TypeEngine[Any]]
 Source: TypeAlias = Callable[..., Statement | Rows]
 PasswordOf: TypeAlias = Callable[[Any, str], str]
 
-CHUNK_ROWS, COPIED_CHUNK_ROWS = 100_000, 250_000  # through Python; written by PostgreSQL
+CHUNK_ROWS, _COPIED_CHUNK_ROWS = 100_000, 250_000  # through Python; written by PostgreSQL
 ROWS_MAX = 10_000_000
 BYTES_MAX = 1 << 30
 PARALLEL = 4
@@ -67,6 +212,7 @@ class ReportDefinition:
     iterable: bool = False
     formats: tuple[str, ...] = FORMATS
     dialect: Dialect = "excel"
+    big_integers: BigIntegers = "number"
     consistency: Consistency = "range"
     chunk_rows: int | None = None
     rows_max: int = ROWS_MAX
@@ -89,7 +235,7 @@ class ReportDefinition:
 
     @property
     def parts(self) -> tuple[ReportDefinition, ...]:
-        """What has a SELECT of its own: the sheets of a workbook report, else the report itself."""
+        """What has its own SELECT: the sheets of a workbook report, else the report itself."""
         return self.sheets or (self,)
 
     def part(self, sheet: str | None) -> ReportDefinition:
@@ -108,12 +254,12 @@ class ReportDefinition:
 
     def rows_of_a_chunk(self, route: Route) -> int:
         """How many rows a chunk is planned with, where they take this route."""
-        return self.chunk_rows or (COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
+        return self.chunk_rows or (_COPIED_CHUNK_ROWS if route == "copy" else CHUNK_ROWS)
 
     @property
     def incremental(self) -> bool:
         """Whether a run covers only what no run before it has had: its function takes `since`."""
-        return takes_since(self.source)
+        return _takes_since(self.source)
 
     @property
     def paged(self) -> bool:
@@ -130,13 +276,14 @@ class ReportDefinition:
 
     def params_for(self, part: ReportDefinition, typed: Any) -> Any:
         """The params of one of its parts: a sheet takes the fields that it names."""
-        return typed if part is self else part.read_params(named_params(part.source, part.params, typed))
+        return typed if part is self else part.read_params(_named_params(part.source, part.params, typed))
 
     def statement(self, params: Any, as_of: datetime, since: Since | None = None) -> Statement:
         """The rows as a SELECT.
 
         Raises:
-            DefinitionInvalid: the function gave something else, or by a key a SELECT with an order or a limit.
+            DefinitionInvalid: the function gave something else, by a key a SELECT with an order or a limit, or a SELECT
+                with a text() that names a value in quotes.
         """
         statement = self._call(params, as_of, since)
         if not isinstance(statement, GenerativeSelect):
@@ -163,11 +310,11 @@ class ReportDefinition:
 
     def _call(self, params: Any, as_of: datetime, since: Since | None = None, after: Cursor = None) -> Any:
         ours = {"as_of": as_of, "since": since or Since(), "after": after}
-        chosen = {name: ours[name] for name in injected_names(self.source)}
+        chosen = {name: ours[name] for name in _injected_names(self.source)}
         try:
-            if takes_keywords(self.source):
+            if _takes_keywords(self.source):
                 return self.source(**msgspec.structs.asdict(params), **chosen)
-            return self.source(params, **chosen) if takes_params(self.source) else self.source(**chosen)
+            return self.source(params, **chosen) if _takes_params(self.source) else self.source(**chosen)
         except KeyError as error:
             [name] = error.args or [None]
             if not isinstance(params, Mapping) or not isinstance(name, str) or name in params:
@@ -176,6 +323,9 @@ class ReportDefinition:
 
     def _check_statement(self, statement: Statement) -> None:
         who = f"report {self.name!r}"
+        for clause in visitors.iterate(statement):
+            if isinstance(clause, TextClause):
+                check_clause(who, clause.text)
         parts = (statement._limit_clause, statement._offset_clause, getattr(statement, "_fetch_clause", None))
         if self.key and statement._order_by_clauses:
             raise DefinitionInvalid(f"{who}: its select() has an ORDER BY; leave it out: the rows come in key order")
@@ -238,10 +388,12 @@ class ReportDefinition:
                 raise DefinitionInvalid(f"{who}: sheet {sheet.workbook.sheet!r}: {error}") from None
 
     def _check_choices(self, who: str) -> None:
-        if self.consistency not in CONSISTENCIES:
-            raise DefinitionInvalid(f"{who}: consistency is {self.consistency!r}; give {', '.join(CONSISTENCIES)}")
+        if self.consistency not in _CONSISTENCIES:
+            raise DefinitionInvalid(f"{who}: consistency is {self.consistency!r}; give {', '.join(_CONSISTENCIES)}")
         if self.dialect not in DIALECTS:
             raise DefinitionInvalid(f"{who}: dialect is {self.dialect!r}; give {', '.join(DIALECTS)}")
+        if self.big_integers not in BIG_INTEGERS:
+            raise DefinitionInvalid(f"{who}: big_integers is {self.big_integers!r}; give {' or '.join(BIG_INTEGERS)}")
         every = (*FORMATS, *ENCRYPTED_FORMATS)
         if not self.formats or (unknown := [format_name for format_name in self.formats if format_name not in every]):
             what = unknown[0] if self.formats else "nothing"
@@ -259,7 +411,7 @@ class ReportDefinition:
             raise DefinitionInvalid(f"{who}: an iterable has no key, no mapping and no engine; make its rows as wanted")
         if self.iterable and self.incremental:
             raise DefinitionInvalid(f"{who}: an iterable cannot take `since`; return a select() of the new rows")
-        check_after(who, self.source, self.iterable)
+        _check_after(who, self.source, self.iterable)
         if (self.iterable or self.mapped) and not self.columns:
             raise DefinitionInvalid(f"{who}: give columns: the rows that Python makes do not name them")
         wrong = [kind for kind in self.types.values() if not _is_type(kind)]

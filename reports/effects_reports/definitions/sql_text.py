@@ -1,10 +1,12 @@
-"""A report whose rows are a SELECT in SQL: its params are bound as values of their types, never put into the text."""
+"""A report whose rows are a SELECT in SQL, of a database or of files: its params are bound as values of their types."""
 
 from __future__ import annotations
 
+import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +15,12 @@ from msgspec import inspect as shapes
 from sqlalchemy.types import TypeEngine, to_instance
 
 from effects_reports.definitions.decorator import report
-from effects_reports.definitions.definition import ColumnType, ReportDefinition
+from effects_reports.definitions.definition import CHUNK_ROWS, ColumnType, ReportDefinition
+from effects_reports.definitions.sql_tokens import Sign, as_clause, check_quoted, names_in
 from effects_reports.errors import DefinitionInvalid
+from effects_reports.formats.base import MappedRow
+from effects_reports.source.files import FileQuery
+from effects_reports.source.paging import Cursor, RowPage
 
 _AS_OF = "as_of"
 _TYPES: Mapping[type[shapes.Type], TypeEngine[Any]] = types.MappingProxyType({
@@ -38,7 +44,8 @@ def sql_report(
     """Declare a report by a SELECT in SQL: ``Effects(reports=[sql_report(…)])``.
 
     `:since` in the text is the field `since` of the params, bound as a value of that field's type; a list is for
-    `IN :regions`. `:as_of` is the time of the plan. A colon that is meant is written `\\:`; `::date` is a cast.
+    `IN :regions`. `:as_of` is the time of the plan. All else reaches the server as it is written: percent signs,
+    question marks, `::date`, names in comments and in `$$…$$`. A colon before a name that is meant is written `\\:`.
 
     Args:
         sql: one SELECT; with a key, without an ORDER BY and a LIMIT at its end.
@@ -49,16 +56,15 @@ def sql_report(
         options: the others of `report`.
 
     Raises:
-        DefinitionInvalid: the text has a name that the params have not, or the reverse; or a field is of no type that
-            can be bound.
+        DefinitionInvalid: the text has a name that the params have not, or the reverse; it has one of theirs in quotes,
+            where nothing can be bound; or a field is of no type that can be bound.
     """
     who = f"report {name!r}"
     bound = _bound_types(who, params)
-    named = set(sa.text(sql).compile().params)
-    check_names(who, named, set(bound))
+    named = _check_names(who, sql, set(bound))
     kinds = {column: to_instance(kind) for column, kind in (types or {}).items()}
     selected = [sa.column(column, kinds.get(column)) for column in columns]
-    text = f"{sql.strip().rstrip(';')}\n"  # which ends a comment, should it end with one
+    text = as_clause(f"{sql.strip().rstrip(';')}\n", bound)  # its end ends a comment, should it end with one
 
     def source(values: Any, as_of: datetime) -> sa.Select[Any]:
         plain = {**values_of(values), _AS_OF: as_of}
@@ -101,20 +107,23 @@ def check_fields(who: str, fields: Iterable[str]) -> None:
         )
 
 
-def check_names(who: str, named: set[str], fields: set[str], sign: str = ":") -> None:
-    """Refuse a text whose names are not the fields of the params.
+def _check_names(who: str, sql: str, fields: set[str], sign: Sign = ":") -> set[str]:
+    """The names of a text's placeholders; refuse them where they are not the fields of the params.
 
     Raises:
-        DefinitionInvalid: names one.
+        DefinitionInvalid: names one, with its line.
     """
-    if unknown := sorted(named - fields - {_AS_OF}):
+    check_quoted(who, sql, {*fields, _AS_OF}, sign)
+    lines = dict(reversed(names_in(sql, sign)))
+    if unknown := sorted(lines.keys() - fields - {_AS_OF}):
         meant = "; a colon that is meant is written \\:" if sign == ":" else ""
         raise DefinitionInvalid(
-            f"{who}: its SQL names {sign}{unknown[0]}, which is no field of its params: give params, a class with that "
-            f"field{meant}"
+            f"{who}: its SQL names {sign}{unknown[0]}, which is no field of its params, in line {lines[unknown[0]]}: "
+            f"give params, a class with that field{meant}"
         )
-    if unused := sorted(fields - named - {_AS_OF}):
+    if unused := sorted(fields - lines.keys() - {_AS_OF}):
         raise DefinitionInvalid(f"{who}: its params have the field {unused[0]!r}, which its SQL does not name")
+    return set(lines)
 
 
 def _bound_types(who: str, params: type[Any] | None) -> dict[str, Any]:
@@ -144,3 +153,95 @@ def _bound_type(what: str, kind: shapes.Type) -> Any:
         f"{what} of its params cannot be bound in SQL: give numbers, texts, booleans, days, times, moments, UUIDs, "
         "bytes, literals, or a list of these"
     )
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def file_report(
+    name: str,
+    sql: str,
+    *,
+    folder: str | Path,
+    files: Mapping[str, str],
+    columns: Sequence[str] | Mapping[str, str],
+    key: Sequence[str] = (),
+    params: type[Any] | None = None,
+    types: Mapping[str, ColumnType] | None = None,
+    csv_types: Mapping[str, str] | None = None,
+    memory_mib: int = 256,
+    threads: int = 1,
+    **options: Any,
+) -> ReportDefinition:
+    """Declare a report by a SELECT over files: ``Effects(reports=[file_report(…)])``. DuckDB runs it in the worker.
+
+    The SELECT reads from the names of `files`, and can read nothing else: no other file, no address, no extension is
+    opened. `$day` in it is the field `day` of the params, bound as a value; `$as_of` is the time of the plan.
+
+    With `key` it is made in chunks, one after the other, and a crash continues behind the last finished one. Names,
+    sizes and times of change of all files are kept with the first chunk; once they differ the run fails
+    (`files_changed`). Without `key` it is one part, in the order of the SELECT, and a crash begins it again.
+
+    Args:
+        sql: one SELECT, without a semicolon.
+        folder: in which the files are, for every worker; a file that lies elsewhere by a link is refused.
+        files: name in the SELECT → pattern in the folder, such as `{"visits": "visits/*.parquet"}`; all files of a name
+            are Parquet, or CSV, or JSON (by lines), also as `.gz`.
+        columns: those of the SELECT, in the order of the file, as names or as `{name: header}`; without `key` in the
+            SELECT's own order.
+        key: columns that are together unique and never NULL.
+        params: a dataclass, msgspec Struct or TypedDict with a field for each name in the text.
+        types: SQLAlchemy types by columns, which `parquet` and `arrow` need.
+        csv_types: DuckDB's types of CSV columns, such as `{"code": "VARCHAR"}`, which it would guess.
+        memory_mib: what DuckDB holds at most; the rest of a sort goes to a temporary folder, at most 10 GiB. Default
+            256.
+        threads: of DuckDB. Default 1.
+        options: the others of `report`.
+
+    Raises:
+        DefinitionInvalid: the text has a name that the params have not, or the reverse; it has one of theirs in quotes,
+            where nothing can be bound; a name or pattern is wrong.
+        ConfigurationError: when the report is requested: the extra is not installed.
+    """
+    who = f"report {name!r}"
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    _check(who, files, columns, keys, memory_mib, threads)
+    fields = () if params is None else getattr(shapes.type_info(params), "fields", ())
+    names = {field.name for field in fields}
+    check_fields(who, names)
+    named = _check_names(who, sql, names, "$")
+    query = FileQuery(
+        sql=sql.strip().rstrip(";"), folder=Path(folder), files=dict(files), columns=tuple(columns), key=keys,
+        csv_types=dict(csv_types or {}), memory_mib=memory_mib, threads=threads,
+        rows=options.get("chunk_rows") or CHUNK_ROWS,
+    )  # fmt: skip
+
+    def values(params: Any, as_of: datetime) -> dict[str, Any]:
+        plain = {**values_of(params), "as_of": as_of}
+        return {name: plain[name] for name in named}
+
+    def pages(params: Any, as_of: datetime, after: Cursor) -> Iterator[RowPage]:
+        return query.pages(values(params, as_of), after)
+
+    def rows(params: Any, as_of: datetime) -> Iterator[MappedRow]:
+        return query.all_rows(values(params, as_of))
+
+    source: Any = pages if keys else rows
+    return report(name, columns=columns, params=params or NoParams, types=types, iterable=True, **options)(source)
+
+
+def _check(
+    who: str, files: Mapping[str, str], columns: Sequence[str] | Mapping[str, str], keys: tuple[str, ...],
+    memory_mib: int, threads: int,
+) -> None:  # fmt: skip
+    if not files:
+        raise DefinitionInvalid(f"{who}: give files, the names that its SELECT reads from, with their patterns")
+    for name, pattern in files.items():
+        if not _NAME.fullmatch(name):
+            raise DefinitionInvalid(f"{who}: files names {name!r}; give letters, digits and _")
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise DefinitionInvalid(f"{who}: the pattern of {name!r} leaves the folder")
+    if missing := [name for name in keys if name not in columns]:
+        raise DefinitionInvalid(f"{who}: columns does not have {missing[0]!r}, which is part of its key")
+    if memory_mib < 1 or threads < 1:
+        raise DefinitionInvalid(f"{who}: memory_mib and threads are above 0")

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import AnySession, AuditAction, app_of, arguments, ensure_limit, is_printable, note, why_unfilled
+from effects.extend.actions import AuditAction, note
+from effects.extend.arguments import arguments
+from effects.extend.jobs import app_of, ensure_limit
+from effects.extend.sql import AnySession
+from effects.extend.text import is_printable, why_unfilled
 from effects_reports.errors import BucketInvalid, BucketNotFound, ReportInvalid
 from effects_reports.routing import DELIVER_TYPE, bucket_limit_key
 from effects_reports.runs.notify import Notify
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
     from effects import Effects
 
 DEFAULT_OBJECT = "{report}/{run_id}/{filename}"
-OBJECT_WORDS = ("run_id", "restart", "report", "key", "filename")
-UPLOADS_MAX = 2  # at once into one bucket
+_OBJECT_WORDS = ("run_id", "restart", "report", "key", "filename")
+_UPLOADS_MAX = 2  # at once into one bucket
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _SECRET_CHARS_MAX = 1024
 _ADD, _ROTATE, _REMOVE = (AuditAction("bucket", name) for name in ("add", "rotate", "remove"))
@@ -73,7 +77,7 @@ def add_bucket(
             be public, as that of a webhook, unless EFFECTS_BUCKET_PRIVATE_NETWORKS opens its network. Stored in clear.
         credentials: stored sealed by EFFECTS_KEYS, and never shown again.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -88,7 +92,7 @@ def add_bucket(
     with app.writing(session, set()) as connection:
         if not table.insert(app.store, connection, name=name, url=url, sealed=sealed):
             raise BucketInvalid(f"there is a bucket {name!r} already; rotate its credentials, or remove it first")
-        ensure_limit(app.store, connection, bucket_limit_key(name), max_in_flight=UPLOADS_MAX)
+        ensure_limit(app.store, connection, bucket_limit_key(name), max_in_flight=_UPLOADS_MAX)
         note(app.store, connection, _ADD, name, actor=actor, reason=reason, detail={"bucket": address.bucket})
 
 
@@ -107,7 +111,7 @@ def rotate_bucket(
     Args:
         name, credentials: as for `add_bucket`.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -138,7 +142,7 @@ def remove_bucket(
     Args:
         name: of the bucket.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Returns:
@@ -181,7 +185,7 @@ def list_buckets(*, effects: Effects | None = None) -> list[CustomerBucket]:
 def bucket_notice(bucket: str, *, object_name: str = DEFAULT_OBJECT) -> Notify:
     """The finished file into a bucket: `Notify(job_type="report.deliver", …)`, written out.
 
-    Each upload is an effect of its own, with the key `deliver/RUN/BUCKET`, and is tried 12 times over a day. An
+    Each upload is its own effect, with the key `deliver/RUN/BUCKET`, and is tried 12 times over a day. An
     object that is there already is never replaced.
 
     Args:
@@ -192,7 +196,7 @@ def bucket_notice(bucket: str, *, object_name: str = DEFAULT_OBJECT) -> Notify:
     Raises:
         BucketInvalid: the object's name has another placeholder, or cannot be used.
     """
-    if (why := why_unfilled(object_name, OBJECT_WORDS)) is not None:
+    if (why := why_unfilled(object_name, _OBJECT_WORDS)) is not None:
         raise BucketInvalid(f"object_name: {why}")
     check_object(object_name)
     suffix = "" if object_name == DEFAULT_OBJECT else f"/{hashlib.sha256(object_name.encode()).hexdigest()[:8]}"
@@ -215,7 +219,7 @@ def check_buckets(app: Effects, connection: Connection, notices: Iterable[Notify
     rows = table.read_buckets(app.store, connection, names)
     for name in names:
         if name not in rows:
-            raise ReportInvalid(f"there is no bucket {name!r}; see effects reports buckets list")
+            raise ReportInvalid(f"there is no bucket {name!r}: add it, or see `effects reports buckets list`")
         open_credentials(app, name, rows[name].sealed)
 
 

@@ -19,9 +19,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects
-from effects.extend import arguments, optional, require
+from effects.extend.arguments import arguments, optional, require
 from effects_reports.errors import LinkExpired, LinkInvalid, ReportInvalid
-from effects_reports.tables.link_uses import insert_link
+from effects_reports.tables.links import insert_link
 
 LINK_SECONDS = 900.0
 LINK_SECONDS_MIN = 0.001

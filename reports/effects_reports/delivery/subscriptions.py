@@ -1,11 +1,11 @@
-"""Subscriptions to reports: a report with its params at a cron slot, for one recipient or bucket, in the database."""
+"""Subscriptions: who gets which report, when, and by which notice. The recipient is sealed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,35 +14,172 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects, KeyUnavailable, Schedule
-from effects.extend import (
-    AnySession,
-    AuditAction,
-    app_of,
-    arguments,
-    ensure_schedule,
-    note,
-    optional,
-    repr_without,
-    require_json,
-    retire_schedule,
-    to_plain,
-)
-from effects_reports.delivery.buckets import check_buckets
+from effects.extend.actions import AuditAction, note
+from effects.extend.arguments import arguments, optional, require, require_json, to_plain
+from effects.extend.jobs import app_of, ensure_schedule, retire_schedule
+from effects.extend.sql import AnySession
+from effects.extend.text import repr_without
+from effects_reports.delivery.buckets import DEFAULT_OBJECT, bucket_notice, check_buckets
 from effects_reports.delivery.link_tokens import LINK_SECONDS_MAX, LINK_SECONDS_MIN, USES_MAX
-from effects_reports.delivery.subscribers import (
-    is_bucket,
-    kept_notice,
-    open_name,
-    seal_name,
-    subscriber,
-)
 from effects_reports.errors import ReportInvalid, ReportNotFound
-from effects_reports.routing import QUEUE, SUBSCRIBED_TYPE
-from effects_reports.runs.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS
+from effects_reports.routing import DELIVER_TYPE, QUEUE, SUBSCRIBED_TYPE
+from effects_reports.runs.notify import ATTACH_BYTES_MAX, NOTICE_LINK_SECONDS, Notify, check_notices
 from effects_reports.state import state_of
 from effects_reports.tables import subscriptions as table
 from effects_reports.tables.buckets import subscriber_of
 from effects_reports.tables.subscriptions import NewSubscription, StoredSubscription
+
+_CONTEXT = {
+    name: f"{{{name}}}" for name in ("run_id", "report", "state", "filename", "rows", "bytes", "link", "attachment")
+}
+
+
+def mail_notice(
+    template: str,
+    to: str | Sequence[str],
+    *,
+    link_to: str,
+    attach_bytes_max: int = 0,
+    link_seconds: float = NOTICE_LINK_SECONDS,
+    link_uses: int | None = None,
+    link_principal: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    on: Sequence[str] = ("ready",),
+    **payload: Any,
+) -> Notify:
+    """A templated mail when a run has ended: `Notify(job_type="email.compose", …)`, written out.
+
+    One run sends it once: the mail's key is derived from the run's id, and repeated only after `resume`. Templates have
+    `run_id`, `report`, `state`, `filename`, `rows`, `bytes`; and `link`, empty if the file is attached (`attachment` is
+    then the name of its object, else empty).
+
+    Args:
+        template: of effects-email.
+        to: one recipient, or several of one mail.
+        link_to: where `download_app` is mounted, as for `download_url`.
+        attach_bytes_max: a file of at most so many bytes is attached instead. Default 0: never.
+        link_seconds: how long the link is good, from when the run is ready on. Default 3 days, at most 7.
+        link_uses: for how many downloads; default any number.
+        link_principal: for whom alone, as for `download_url`.
+        context: more for the template; placeholders in it are filled in.
+        on: `ready` (default), `failed` or both.
+        payload: other fields of `email.compose`, such as `locale` and `category`.
+
+    Raises:
+        ReportInvalid: `context` is no mapping. The rest `request_report` checks.
+    """
+    require("context", context, optional(arguments.mapping), ReportInvalid)
+    files = {"attachments": [{"name": "{attachment}", "filename": "{filename}"}]} if attach_bytes_max else {}
+    return Notify(
+        job_type="email.compose",
+        payload={
+            "template": template, "to": to, "event_id": "{run_id}:{restart}",
+            "context": {**_CONTEXT, **(context or {})}, **files, **payload,
+        },
+        on=on, link_to=link_to, link_seconds=link_seconds, link_uses=link_uses, link_principal=link_principal,
+        attach_bytes_max=attach_bytes_max,
+    )  # fmt: skip
+
+
+_BY_DEFAULT = {"attach_bytes_max": 0, "link_seconds": NOTICE_LINK_SECONDS}
+
+
+class _Subscriber(msgspec.Struct, frozen=True, kw_only=True):
+    """One as `subscribe` was told.
+
+    Attributes:
+        notice: what a run tells it.
+        name: the address, or the bucket's name; not in the repr.
+        digest: the same name gives the same; an address cannot be read from it.
+    """
+
+    notice: Notify
+    name: str
+    digest: str
+
+    def __repr__(self) -> str:
+        return repr_without(self, ("notice", "name"))
+
+
+def _subscriber(
+    app: Effects, *, to: str | None, bucket: str | None, object_name: str | None, by_mail: dict[str, Any]
+) -> _Subscriber:
+    """The one subscriber that the arguments of `subscribe` name, with a notice that can be enqueued.
+
+    Raises:
+        ReportInvalid: they name none, two, or what does not go with the one; or as `check_notices`.
+        BucketInvalid: the object's name cannot be used.
+        KeyUnavailable: EFFECTS_KEYS lacks a key that the notice takes.
+    """
+    named = _named(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
+    check_notices(app, [named.notice])
+    return named
+
+
+def _named(
+    app: Effects, *, to: str | None, bucket: str | None, object_name: str | None, by_mail: dict[str, Any]
+) -> _Subscriber:
+    surplus = sorted(name for name, value in by_mail.items() if value != _BY_DEFAULT.get(name))
+    if bucket is not None:
+        if to is not None or surplus:
+            others = ", ".join(surplus if to is None else ["to", *surplus])
+            raise ReportInvalid(f"subscribe: bucket is given, and {others}, which is for mail: subscribe once for each")
+        return _bucket(bucket, object_name or DEFAULT_OBJECT)
+    if to is None:
+        raise ReportInvalid("subscribe: give to, template and link_to for mail, or bucket")
+    if object_name is not None:
+        raise ReportInvalid("subscribe: object_name is given without bucket")
+    if absent := [name for name in ("template", "link_to") if by_mail[name] is None]:
+        raise ReportInvalid(f"subscribe: mail needs {' and '.join(absent)} too")
+    words = {name: value for name, value in by_mail.items() if name != "locale" or value is not None}
+    return _Subscriber(notice=mail_notice(to=to, **words), name=to, digest=app.keys.digest(to))
+
+
+def _bucket(name: str, object_name: str) -> _Subscriber:
+    return _Subscriber(notice=bucket_notice(name, object_name=object_name), name=name, digest=subscriber_of(name))
+
+
+def _kept_notice(notice: Notify) -> dict[str, Any]:
+    """The notice without the subscriber's name, as its row keeps it."""
+    document: dict[str, Any] = msgspec.to_builtins(notice, enc_hook=to_plain)
+    field = _field(document)
+    return {**document, "payload": {name: value for name, value in document["payload"].items() if name != field}}
+
+
+def notice_of(app: Effects, row: StoredSubscription) -> Notify:
+    """The notice again, with its name.
+
+    Raises:
+        KeyUnavailable: EFFECTS_KEYS lacks the key that the name is sealed with.
+    """
+    payload = {**row.notice["payload"], _field(row.notice): open_name(app, row)}
+    return msgspec.convert({**row.notice, "payload": payload}, Notify)
+
+
+def _is_bucket(row: StoredSubscription) -> bool:
+    return bool(row.notice["job_type"] == DELIVER_TYPE)
+
+
+def _field(document: dict[str, Any]) -> str:
+    return "bucket" if document["job_type"] == DELIVER_TYPE else "to"
+
+
+def _seal_name(app: Effects, subscription_id: str, name: str) -> bytes:
+    return app.keys.seal(name.encode(), **_context(subscription_id))
+
+
+def open_name(app: Effects, row: StoredSubscription) -> str:
+    return app.keys.open(row.sealed, **_context(row.id)).decode()
+
+
+def _context(subscription_id: str) -> dict[str, str]:
+    return {"table": "report_subscriptions", "row": subscription_id, "field": "to"}
+
+
+def sealed_context(row: Any) -> dict[str, str]:
+    """What a name is sealed for, by its row."""
+    return _context(row.id)
+
 
 ADDRESS_CHARS_MAX = 1000
 TEXT_CHARS_MAX = 2000  # of what is then checked for what it is
@@ -121,7 +258,7 @@ def subscribe(
         object_name: as for `bucket_notice`.
         locale: of the mail.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Returns:
@@ -140,16 +277,16 @@ def subscribe(
         "template": template, "link_to": link_to, "attach_bytes_max": attach_bytes_max, "link_seconds": link_seconds,
         "link_uses": link_uses, "locale": locale,
     }  # fmt: skip
-    receiver = subscriber(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
+    receiver = _subscriber(app, to=to, bucket=bucket, object_name=object_name, by_mail=by_mail)
     values = _plain(report, params or {})
     schedule = _schedule(app, report, values, file, cron, zone)
     new = NewSubscription(
         id=_new_id(), schedule=schedule.name, report=report, params=values, format=file, cron=cron,
-        zone=zone, notice=kept_notice(receiver.notice), recipient=receiver.digest,
+        zone=zone, notice=_kept_notice(receiver.notice), recipient=receiver.digest,
     )  # fmt: skip
     with app.writing(session, {QUEUE}) as connection:
         check_buckets(app, connection, [receiver.notice])
-        if not table.insert(app.store, connection, new, seal_name(app, new.id, receiver.name)):
+        if not table.insert(app.store, connection, new, _seal_name(app, new.id, receiver.name)):
             return _existing_id(app, connection, new)
         ensure_schedule(app.store, connection, schedule)
         detail = {"report": report, "schedule": schedule.name, "cron": cron, "zone": zone}
@@ -176,7 +313,7 @@ def unsubscribe(
     Args:
         subscription_id: as `subscribe` gave it.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -275,7 +412,7 @@ def list_subscriptions(
 
 
 def _subscription(app: Effects, row: StoredSubscription) -> Subscription:
-    name, into_bucket = _name_if_it_opens(app, row), is_bucket(row)
+    name, into_bucket = _name_if_it_opens(app, row), _is_bucket(row)
     return Subscription(
         id=row.id, report=row.report, params=row.params, format=row.format, cron=row.cron, zone=row.zone,
         schedule=row.schedule, to=None if into_bucket else name, template=row.notice["payload"].get("template"),

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from effects.extend import Writer
+from effects.extend.files import Writer
 
 LEVEL = 4  # as of gzip: twice as fast as 6, for a twentieth more bytes; a change changes the bytes of runs
 _ROUNDS, _KEY_BYTES, _CHECK_BYTES, _CODE_BYTES = 1000, 32, 2, 10

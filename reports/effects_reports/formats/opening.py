@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from effects_reports.errors import ReportInvalid
-from effects_reports.formats.base import DIALECTS, Dialect, Format, Packing
-from effects_reports.formats.columnar.arrays import check_installed, check_writer, writer_of
-from effects_reports.formats.columnar.arrow import Arrow
-from effects_reports.formats.columnar.parquet import Parquet
+from effects_reports.formats.arrow import Arrow, check_installed, check_writer, writer_of
+from effects_reports.formats.base import DIALECTS, BigIntegers, Dialect, Format, Packing
 from effects_reports.formats.csv import Csv
 from effects_reports.formats.ndjson import Ndjson
 from effects_reports.formats.packing import check_packing, quickest_gzip
+from effects_reports.formats.parquet import Parquet
 from effects_reports.formats.xlsx import Xlsx
 
 _PACKINGS: Mapping[str, tuple[Packing, ...]] = {"": ("",), ".gz": ("gz", "isal"), ".zst": ("zst",)}
-_PACKED: Mapping[str, Callable[[Dialect, Packing], Format]] = {
-    "csv": Csv,
-    "ndjson": lambda _, packing: Ndjson(packing),
+_PACKED: Mapping[str, Callable[[Dialect, Packing, BigIntegers], Format]] = {
+    "csv": lambda dialect, packing, _: Csv(dialect, packing),
+    "ndjson": lambda _, packing, big_integers: Ndjson(packing, big_integers),
 }
 _TYPED: Mapping[str, Callable[[], Format]] = {"parquet": Parquet, "arrow": Arrow}
 FORMATS = (*(f"{name}{suffix}" for name in _PACKED for suffix in _PACKINGS), "xlsx", *_TYPED)
@@ -47,12 +46,15 @@ def quickest_packing(name: str) -> Any:
     return quickest_gzip() if name.endswith(".gz") else None
 
 
-def open_format(name: str, dialect: Dialect = "excel", packing: Any = None) -> Format:
+def open_format(
+    name: str, dialect: Dialect = "excel", packing: Any = None, big_integers: BigIntegers = "number"
+) -> Format:
     """The format of this name, one of FORMATS; of an encrypted one, that of the file in the archive.
 
     Args:
         dialect: of CSV; the others have none.
         packing: what the run's plan froze; None where it froze none: zlib for gzip, any pyarrow.
+        big_integers: of NDJSON, as `Ndjson` takes it.
 
     Raises:
         ReportInvalid: there is no such format or dialect, or it is not packed so.
@@ -76,4 +78,4 @@ def open_format(name: str, dialect: Dialect = "excel", packing: Any = None) -> F
     if chosen not in packings:
         raise ReportInvalid(f"{name} is not packed as {packing!r}, which its plan froze: a newer release planned it")
     check_packing(chosen)
-    return _PACKED[family](dialect, chosen)
+    return _PACKED[family](dialect, chosen, big_integers)

@@ -33,6 +33,18 @@ class ServerText(str):
     __slots__ = ()
 
 
+class Printed(str):
+    """What a database printed for a value of a type that Python would change: never a formula."""
+
+    __slots__ = ()
+
+
+class JsonText(str):
+    """A JSON document as a database holds it."""
+
+    __slots__ = ()
+
+
 @singledispatch
 def text_of(value: object) -> str:
     """The text of a value that is not None."""
@@ -66,6 +78,11 @@ def texts_of(values: Sequence[Any], kind: type) -> list[str]:
 @text_of.register
 def _(value: str) -> str:
     return value
+
+
+@text_of.register
+def _(value: Printed) -> str:
+    return str(value)
 
 
 @text_of.register
@@ -219,6 +236,8 @@ def json_scalar(value: object) -> str:
         return json_text(_trimmed(in_utc(value).isoformat()))
     if isinstance(value, ServerText):
         return json_text(_SERVER_MOMENT.sub(_with_t, value))
+    if isinstance(value, JsonText):
+        return value.translate(_SPACES)
     shown = text_of(value)
     if isinstance(value, bool) or (isinstance(value, int) and not isinstance(value, enum.Enum)):
         return shown
@@ -233,6 +252,7 @@ def _with_t(moment: re.Match[str]) -> str:
     return f"{moment['day']}T{moment['time']}{zone}{moment['era'] or ''}"
 
 
+_SPACES = str.maketrans("\n\r\t", "   ")  # which stand between its values: one line is one row
 json_text: Show = json.encoder.encode_basestring  # with every character beyond ASCII as it is
 
 _POINTED = {text_of.dispatch(kind) for kind in (float, decimal.Decimal, dt.datetime, dt.time, ServerText)}

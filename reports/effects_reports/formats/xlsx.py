@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,24 +13,163 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 from zoneinfo import ZoneInfo
 
-from effects.extend import Writer
+from effects.extend.files import Writer
 from effects_reports.errors import ReportRefused
-from effects_reports.formats.archive import ENTRY_BYTES_MAX, Archive
-from effects_reports.formats.base import Column, Packing, Part
-from effects_reports.formats.cells import BOLD, DAY, DECIMAL, DECIMALS_MAX, MOMENT, ROW_END, encode_rows
-from effects_reports.formats.fragments import Fragment, read_frames
-from effects_reports.formats.sheets.extras import COVER, cover_rows, free_name, totals_row
-from effects_reports.formats.sheets.options import Workbook
-from effects_reports.formats.sheets.values import in_zone, shortened
+from effects_reports.formats import fragments as sheet_rows
+from effects_reports.formats.base import Column, Packing, Part, Workbook
+from effects_reports.formats.fragments import (
+    BOLD,
+    DAY,
+    DECIMAL,
+    DECIMALS_MAX,
+    HEADER_ROWS,
+    MOMENT,
+    Fragment,
+    deflated,
+    encode_rows,
+    framed,
+    in_zone,
+    joined_crc,
+    letters,
+    numbered,
+    read_frames,
+    rows_in,
+    rows_of,
+    shortened,
+)
 
-ROWS_MAX = 1_048_575  # of a sheet, under the header; those beyond stand in a further sheet
-COLUMNS_MAX = 16_384
-SHEET_BYTES_MAX = ENTRY_BYTES_MAX - 2**20
+COVER = "About"
+_TEXT = Column("text", "text")
+
+
+def _cover_rows(title: str, facts: Mapping[str, str]) -> bytes:
+    """A title, an empty row, and a row for each fact, cut where it is too long for a cell."""
+    columns = (_TEXT, _TEXT)
+    head = encode_rows(columns, [[title, None], [None, None]], style=BOLD)
+    if facts:
+        head += encode_rows(columns, [shortened(list(many))[0] for many in (facts, facts.values())])
+    return numbered(rows_of(head), 1)
+
+
+def _totals_row(
+    columns: Sequence[Column], totals: Sequence[str], sheets: Sequence[tuple[str, int]], styles: Mapping[str, int],
+    row: int,
+) -> bytes:  # fmt: skip
+    """The sums of these columns over all sheets, each given by its name and its rows under the header, as this row."""
+    cells = []
+    for number, column in enumerate(columns):
+        if column.name in totals:
+            ranges = ",".join(_range(name, letters(number), rows) for name, rows in sheets)
+            style = f' s="{styles[column.kind]}"' if column.kind in styles else ""
+            cells.append(f'<c{style} r="{letters(number)}{row}"><f>SUM({ranges})</f></c>')
+        elif not number:
+            cells.append(f'<c s="{BOLD}" t="inlineStr" r="A{row}"><is><t>Total</t></is></c>')
+    return f'<row r="{row}">{"".join(cells)}</row>'.encode()
+
+
+def _free_name(name: str, names: Sequence[str]) -> str:
+    """The name, or with an underscore where a sheet has it; Excel sees no difference of case."""
+    while name.lower() in {each.lower() for each in names}:
+        name += "_"
+    return name
+
+
+def _range(sheet: str, column: str, rows: int) -> str:
+    return f"'{sheet}'!{column}2:{column}{max(rows, 1) + 1}".replace("&", "&amp;").replace("<", "&lt;")
+
+
+_ENTRY_BYTES_MAX = 2**32 - 1
+_FAR, _ENTRIES_MAX = 2**32 - 1, 2**16 - 1  # where a field of the first ZIP says: look into that of Zip64
+_DESCRIPTOR_FOLLOWS, _DEFLATED = 0x0808, 8  # and names are UTF-8
+_VERSION, _VERSION_ZIP64 = 20, 45
+_TIME, _DAY = 0, (2000 - 1980) << 9 | 1 << 5 | 1  # the same bytes whenever it is written
+_LOCAL = struct.Struct("<IHHHHHIIIHH")
+_DESCRIPTOR = struct.Struct("<IIII")
+_CENTRAL = struct.Struct("<IHHHHHHIIIHHHHHII")
+_OFFSET = struct.Struct("<HHQ")
+_END64 = struct.Struct("<IQHHIIQQQQ")
+_LOCATOR = struct.Struct("<IIQI")
+_END = struct.Struct("<IHHHHIIH")
+
+
+class Archive:
+    """Entries one after the other; `end` completes the archive, the writer's `finish` is the caller's."""
+
+    def __init__(self, out: Writer) -> None:
+        self._out, self._written = out, 0
+        self._directory: list[bytes] = []
+
+    def add(self, name: str, data: bytes) -> None:
+        """A small entry."""
+        self.begin(name)
+        self.fragment(data)
+        self.close()
+
+    def begin(self, name: str) -> None:
+        self._name, self._offset = name.encode(), self._written
+        self._crc = self.plain = self._packed = 0
+        self._put(
+            _LOCAL.pack(0x04034B50, _VERSION, _DESCRIPTOR_FOLLOWS, _DEFLATED, _TIME, _DAY, 0, 0, 0, len(self._name), 0)
+            + self._name
+        )
+
+    def fragment(self, data: bytes) -> None:
+        """Bytes of the entry, deflated here."""
+        self.deflated(deflated(data))
+        self.count(len(data), zlib.crc32(data))
+
+    def deflated(self, packed: bytes) -> None:
+        """A piece of the entry's deflate stream; `count` says of what."""
+        self._put(packed)
+        self._packed += len(packed)
+
+    def count(self, plain: int, crc: int) -> None:
+        """So many bytes with this CRC-32 are what the pieces since the last count hold."""
+        self._crc = joined_crc(self._crc, crc, plain)
+        self.plain += plain
+
+    def close(self) -> None:
+        """End the entry."""
+        self.deflated(deflated(b"", last=True))
+        sizes = self._crc, self._packed, self.plain
+        self._put(_DESCRIPTOR.pack(0x08074B50, *sizes))
+        far = self._offset > _ENTRY_BYTES_MAX
+        extra = _OFFSET.pack(1, 8, self._offset) if far else b""
+        version = _VERSION_ZIP64 if far else _VERSION
+        self._directory.append(
+            _CENTRAL.pack(
+                0x02014B50, version, version, _DESCRIPTOR_FOLLOWS, _DEFLATED, _TIME, _DAY, *sizes, len(self._name),
+                len(extra), 0, 0, 0, 0, _FAR if far else self._offset,
+            )
+            + self._name
+            + extra
+        )  # fmt: skip
+
+    def end(self) -> None:
+        start, directory, count = self._written, b"".join(self._directory), len(self._directory)
+        self._put(directory)
+        size, end = len(directory), self._written
+        if start > _ENTRY_BYTES_MAX or count > _ENTRIES_MAX:
+            self._put(
+                _END64.pack(0x06064B50, 44, _VERSION_ZIP64, _VERSION_ZIP64, 0, 0, count, count, size, start)
+                + _LOCATOR.pack(0x07064B50, 0, end, 1)
+            )
+        counted = min(count, _ENTRIES_MAX)
+        self._put(_END.pack(0x06054B50, 0, 0, counted, counted, size, min(start, _FAR), 0))
+
+    def _put(self, data: bytes) -> None:
+        self._out.write(data)
+        self._written += len(data)
+
+
+_COLUMNS_MAX = 16_384
+SHEET_BYTES_MAX = _ENTRY_BYTES_MAX - 2**20
 _COVER_FILE = "worksheets/cover.xml"
 _FIRST_LOOK = DECIMAL + DECIMALS_MAX + 1  # the style of the first number format of the report's own
 _DATE_WORDS = frozenset("ydh")
 _WIDTHS = {DAY: 11.0, MOMENT: 19.0}  # so that a cell does not show ##### in place of its day
 _SAMPLE_ROWS = 1000
+_dated_cells = re.compile(rb'<c s="(%d|%d)" r="([A-Z]+)' % tuple(_WIDTHS)).findall
 
 _XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -50,7 +191,7 @@ class Xlsx:
     extension = ".xlsx"
     content_type = f"{_TYPES}.sheet"
     rows_max: int | None = None
-    columns_max: int | None = COLUMNS_MAX
+    columns_max: int | None = _COLUMNS_MAX
     by_copy = False
     typed = False
     packing: Packing = "sheet"
@@ -101,8 +242,8 @@ class Xlsx:
             ReportRefused: there are more columns than a sheet holds.
         """
         for sheet in sheets:
-            if (columns := len(sheet.columns)) > COLUMNS_MAX:
-                raise ReportRefused(f"XLSX holds {COLUMNS_MAX:,} columns, not {columns:,}", code="xlsx_too_wide")
+            if (columns := len(sheet.columns)) > _COLUMNS_MAX:
+                raise ReportRefused(f"XLSX holds {_COLUMNS_MAX:,} columns, not {columns:,}", code="xlsx_too_wide")
         looks = _looks([column for sheet in sheets for column in sheet.columns])
         archive = Archive(out)
         archive.add("_rels/.rels", _relationships({"xl/workbook.xml": f"{_OFFICE}/officeDocument"}).encode())
@@ -151,23 +292,49 @@ class _FilledSheet:
         for fragment, pieces in frames:
             if not self.names:
                 start = b"".join(pieces)  # about 256 KiB or one row
-                self._open(self._widths(start))
+                self._open(self._widths(rows_in(fragment, start)))
                 pieces = iter([start])  # noqa: PLW2901 - the same bytes
-            elif self._rows + fragment.rows > ROWS_MAX or self._archive.plain + fragment.plain > SHEET_BYTES_MAX:
-                self._close()
-                self._begin()
-            for piece in pieces:
-                self._archive.deflated(piece)
-            self._archive.count(fragment.plain, fragment.crc)
-            self._rows += fragment.rows
-            self.names[self._name] = self._rows
+            elif self._archive.plain + fragment.plain > SHEET_BYTES_MAX:
+                self._begin_further()
+            if fragment.first == self._next_row and fragment.rows <= self._free_rows:
+                self._take(fragment, pieces)
+            else:
+                self._number_again(rows_in(fragment, b"".join(pieces)))
         if not self.names:
-            self._open(self._widths(b""))
+            self._open(self._widths([]))
         self._total()
         self._close()
 
-    def _widths(self, start: bytes) -> dict[int, float]:
-        widths = _widths(start, len(self._columns)) if start else {}
+    @property
+    def _next_row(self) -> int:
+        return self._rows + HEADER_ROWS + 1
+
+    @property
+    def _free_rows(self) -> int:
+        return sheet_rows.ROWS_MAX - self._rows
+
+    def _take(self, fragment: Fragment, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            self._archive.deflated(piece)
+        self._archive.count(fragment.plain, fragment.crc)
+        self._rows += fragment.rows
+        self.names[self._name] = self._rows
+
+    def _number_again(self, rows: Sequence[bytes]) -> None:
+        """Take the rows of a frame that does not begin where its chunk expected, or ends in a further sheet."""
+        while rows:
+            if not self._free_rows:
+                self._begin_further()
+            here, rows = rows[: self._free_rows], rows[self._free_rows :]
+            fragment, packed = framed(here, self._next_row)
+            self._take(fragment, [packed])
+
+    def _begin_further(self) -> None:
+        self._close()
+        self._begin()
+
+    def _widths(self, start: Sequence[bytes]) -> dict[int, float]:
+        widths = _widths(start[:_SAMPLE_ROWS], len(self._columns))
         for number, column in enumerate(self._columns):
             if not _DATE_WORDS.isdisjoint(column.kind.lower()):
                 widths[number] = max(_WIDTHS[DAY], len(column.kind) + 2.0)
@@ -178,20 +345,19 @@ class _FilledSheet:
         if not self._workbook.totals:
             return
         sheets = list(self.names.items())
-        if self._rows >= ROWS_MAX:
-            self._close()
-            self._begin()
-        self._archive.fragment(totals_row(self._columns, self._workbook.totals, sheets, self._looks))
+        if not self._free_rows:
+            self._begin_further()
+        self._archive.fragment(_totals_row(self._columns, self._workbook.totals, sheets, self._looks, self._next_row))
 
     def _open(self, widths: dict[int, float]) -> None:
         header = encode_rows(self._columns, [[column.header] for column in self._columns], style=BOLD)
-        self._opening = f"{_opening(widths)}<sheetData>".encode() + header
+        self._opening = f"{_opening(widths)}<sheetData>".encode() + numbered(rows_of(header), HEADER_ROWS)
         self._begin()
 
     def _begin(self) -> None:
         number = len(self.names) + 1
         name = self._workbook.sheet if number == 1 else f"{self._workbook.sheet} {number}"
-        self._name = free_name(name, [*self._all_names, *self._reserved])
+        self._name = _free_name(name, [*self._all_names, *self._reserved])
         self._all_names.append(self._name)
         self.names[self._name] = self._rows = 0
         self._archive.begin(f"xl/worksheets/sheet{len(self._all_names)}.xml")
@@ -202,18 +368,13 @@ class _FilledSheet:
         self._archive.close()
 
 
-def _widths(packed: bytes, columns: int) -> dict[int, float]:
+def _widths(rows: Sequence[bytes], columns: int) -> dict[int, float]:
     """Column → width, where the first rows have days or moments. A later one shrinks until it fits (its style)."""
-    try:
-        rows = zlib.decompressobj(-15).decompress(packed).split(ROW_END, _SAMPLE_ROWS)[:_SAMPLE_ROWS]
-    except zlib.error:  # a broken part, which is found at its end
-        return {}
+    numbers = {letters(number).encode(): number for number in range(columns)}
     widths: dict[int, float] = {}
-    for row in rows:
-        for number, cell in enumerate(row.split(b"<c")[1 : columns + 1]):
-            for style, width in _WIDTHS.items():
-                if cell.startswith(b' s="%d"' % style):
-                    widths[number] = max(width, widths.get(number, 0.0))
+    for style, name in _dated_cells(b"".join(rows)):
+        if (number := numbers.get(name)) is not None:  # else the part is broken
+            widths[number] = max(_WIDTHS[int(style)], widths.get(number, 0.0))
     return widths
 
 
@@ -247,7 +408,7 @@ def _looks(columns: Sequence[Column]) -> dict[str, int]:
 
 
 def _styles(looks: Iterable[str]) -> str:
-    """In the order of the numbers that `cells` has for them; the report's own behind them."""
+    """In the order of the numbers that `fragments` has for them; the report's own behind them."""
     shapes = ["yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "hh:mm:ss", "0"]
     shapes += [f"0.{'0' * digits}" for digits in range(1, DECIMALS_MAX + 1)]
     shapes += looks
@@ -273,13 +434,13 @@ def _styles(looks: Iterable[str]) -> str:
 def _cover(title: str, facts: Mapping[str, str]) -> bytes:
     columns = "".join(f'<col min="{n}" max="{n}" width="{width}" customWidth="1"/>' for n, width in ((1, 24), (2, 60)))
     start = f'{_XML}<worksheet xmlns="{_MAIN}"><cols>{columns}</cols><sheetData>'
-    return start.encode() + cover_rows(title, facts) + b"</sheetData></worksheet>"
+    return start.encode() + _cover_rows(title, facts) + b"</sheetData></worksheet>"
 
 
 def _after(names: list[str], *, cover: bool) -> dict[str, str]:
     files = {name: f"worksheets/sheet{number}.xml" for number, name in enumerate(names, 1)}
     if cover:
-        files = {free_name(COVER, names): _COVER_FILE, **files}
+        files = {_free_name(COVER, names): _COVER_FILE, **files}
     listed = "".join(
         f'<sheet name={quoteattr(name)} sheetId="{number}" r:id="rId{number}"/>' for number, name in enumerate(files, 1)
     )

@@ -11,18 +11,18 @@ from functools import partial
 import msgspec
 
 from effects import Attempt, Cancelled, Done, ObjectMissing, Outcome, Retry
-from effects.extend import Writer, boot_id, moment, point
-from effects_reports.delivery.passwords import password_of, salt_of
+from effects.extend.files import StorageFull, Writer, boot_id
+from effects.extend.process import point
+from effects.extend.text import moment
 from effects_reports.errors import PasswordUnavailable, ReportRefused
-from effects_reports.formats import open_format
 from effects_reports.formats.aes_zip import AesZip
 from effects_reports.formats.base import Format
-from effects_reports.formats.opening import ENCRYPTED, is_encrypted, plain_format
+from effects_reports.formats.opening import ENCRYPTED, is_encrypted, open_format, plain_format
 from effects_reports.formats.xlsx import Sheet, Xlsx
 from effects_reports.jobs.step import FrozenSheet, ReportWork, RunPayload, frozen_sheets, sheet_of
 from effects_reports.loading import Loaded
-from effects_reports.request import is_default_key
-from effects_reports.routing import ASSEMBLE_TYPE
+from effects_reports.request import is_default_key, password_of, salt_of
+from effects_reports.routing import ASSEMBLE_TYPE, FINISHING_PRIORITY
 from effects_reports.runs import state_machine
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import runs as run_table
@@ -31,7 +31,7 @@ from effects_reports.tables.reports import Artifact
 from effects_reports.tables.runs import Run
 
 LOOK_SECONDS = 1.0
-STEM_CHARS_MAX, STEM_BYTES_MAX = 100, 150  # of a file's name before its extension; the storage takes 200 bytes in all
+_STEM_CHARS_MAX, _STEM_BYTES_MAX = 100, 150  # of a file's name before its extension; the storage takes 200 bytes in all
 
 
 class _PartMissing(Exception):
@@ -54,6 +54,7 @@ class ReportAssemble(ReportWork[RunPayload]):
 
     name = ASSEMBLE_TYPE
     payload = RunPayload
+    priority = FINISHING_PRIORITY
     time_limit_seconds = 3600.0
 
     def perform(self, payload: RunPayload, attempt: Attempt) -> Outcome:
@@ -78,7 +79,10 @@ class ReportAssemble(ReportWork[RunPayload]):
     def _outcome(self, run: Run, chunks: Sequence[Chunk]) -> Outcome:
         looker = _Looker(self, run)
         try:
+            self._check_room(run, chunks)
             artifact = self._assemble(run, chunks, looker)
+        except StorageFull as full:
+            return self.wait_for_room(run, full)
         except PasswordUnavailable as error:
             return Retry(str(error), code="no_password")
         except _PartMissing as missing:
@@ -89,12 +93,23 @@ class ReportAssemble(ReportWork[RunPayload]):
         apply = partial(state_machine.ready, self.app, run=run, artifact=artifact)
         return Done(apply=apply, detail={"rows": artifact.rows, "bytes": artifact.bytes})
 
+    def _check_room(self, run: Run, chunks: Sequence[Chunk]) -> None:
+        """Begin no file for which there is no room beside its parts, which stay until it is durable.
+
+        Raises:
+            StorageFull: says how much room it needs.
+        """
+        size = sum(chunk.bytes_done for chunk in chunks)
+        if not self.app.storage.has_room(size):
+            cure = f"a file needs {size:,} bytes beside its parts: make room"
+            raise StorageFull(f"no room for the file of run {run.id}: {cure}", cure=cure)
+
     def _assemble(self, run: Run, chunks: Sequence[Chunk], looker: _Looker) -> Artifact:
         file = open_format(run.format, run.dialect, run.packing)
         if plain_format(run.format) == "xlsx":
             file = Xlsx(self.registry.get(run.report).workbook, _facts(run, sum(chunk.rows_done for chunk in chunks)))
         sheets = frozen_sheets(run.columns)
-        filename = filename_of(run, file)
+        filename = _filename_of(run, file)
         storage = self.app.storage
         name = f"{run.prefix}/{run.round}/{filename}"
         with storage.writer(name, filename=filename) as whole, ThreadPoolExecutor(1, "effects-parts") as reader:
@@ -184,6 +199,7 @@ class _StoredPart:
 
     def __init__(self, job_type: ReportAssemble, chunk: Chunk, reader: ThreadPoolExecutor, looker: _Looker) -> None:
         self._job_type, self._chunk, self._reader, self._looker = job_type, chunk, reader, looker
+        self.plain_bytes, self.plain_crc32 = chunk.plain_bytes, chunk.plain_crc32
 
     def __iter__(self) -> Iterator[bytes]:
         return _ahead(self._reader, self._job_type.read_part(self._chunk, self._looker))
@@ -232,11 +248,11 @@ class _Looker:
             raise _AssemblyUnwanted
 
 
-def filename_of(run: Run, file: Format) -> str:
+def _filename_of(run: Run, file: Format) -> str:
     """What the file is called when it is downloaded: the request's key where it had one, else the run's time."""
     stem = run.report if is_default_key(run.report, run.key) else run.key
     safe = "".join(char if char.isalnum() or char in "-_." else "-" for char in stem).strip("-.")
-    cut = (safe or run.report)[:STEM_CHARS_MAX].encode()[:STEM_BYTES_MAX].decode(errors="ignore")
+    cut = (safe or run.report)[:_STEM_CHARS_MAX].encode()[:_STEM_BYTES_MAX].decode(errors="ignore")
     return f"{cut}{file.extension}{ENCRYPTED if is_encrypted(run.format) else ''}"
 
 

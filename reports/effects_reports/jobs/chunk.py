@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -14,35 +13,36 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects import Attempt, Cancelled, Done, Effects, Job, Outcome
-from effects.extend import moment, point
+from effects import Attempt, Cancelled, Done, Effects, Job, Outcome, Snooze
+from effects.extend.files import StorageFull
+from effects.extend.process import own_logger, point
+from effects.extend.text import exact_moment
 from effects_reports.definitions.definition import ReportDefinition
-from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import ChunkSource, Format
-from effects_reports.jobs.increment import stored_since
-from effects_reports.jobs.step import ReportWork, RunPayload, check_unchanged, frozen_sheets, sheet_of
+from effects_reports.jobs.plan import stored_since
+from effects_reports.jobs.step import ReportWork, RunPayload, Shares, check_unchanged, frozen_sheets, sheet_of
 from effects_reports.loading import LoadedChunk, load_chunks
-from effects_reports.readers import write_chunk
-from effects_reports.routing import CHUNK_TYPE
+from effects_reports.readers import choose_route, write_chunk
+from effects_reports.routing import CHUNK_PRIORITY, CHUNK_TYPE, report_of
 from effects_reports.runs import state_machine
-from effects_reports.runs.cursor import Key, key_from_json, key_to_json
 from effects_reports.runs.planner import Resolved, resolve_parts
-from effects_reports.runs.sharing import Shares
 from effects_reports.source import statements as source
-from effects_reports.source.paging import PagedRows, cursor_from_json, cursor_to_json
-from effects_reports.source.reading import was_too_long
+from effects_reports.source.paging import Key, PagedRows, cursor_from_json, cursor_to_json, key_from_json, key_to_json
 from effects_reports.source.replica import Position, ReplicaUnfit, was_conflict
-from effects_reports.source.snapshot import SnapshotLost
+from effects_reports.source.snapshot import SnapshotLost, was_too_long
+from effects_reports.state import ChunkRoom, ReportRegistry, state_of
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables.chunks import Chunk, Finished
 from effects_reports.tables.runs import Run
 
 FLUSH_SECONDS = 1.0
-CONFLICTS_MAX = 3
+_ROOM_SECONDS = 1.0  # an attempt waits so long for room, and then lets others have its thread
+NO_ROOM = "this worker makes as many chunks as it has cores, or memory (EFFECTS_REPORT_MEMORY)"
+_CONFLICTS_MAX = 3
 CONFLICT = "the replica ended the statement: it had to replay what changes its rows (max_standby_streaming_delay)"
-SNAPSHOT_LOST = "the snapshot is gone: the worker that held it has ended, or 15 minutes were over"
-_log = logging.getLogger("effects.reports")
+_SNAPSHOT_LOST = "the snapshot is gone: the worker that held it has ended, or 15 minutes were over"
+_log = own_logger("effects.reports")
 
 
 class ChunkPayload(RunPayload, frozen=True):
@@ -60,7 +60,7 @@ class _ChunkUnwanted(Exception):
 
 
 class ReportChunk(ReportWork[ChunkPayload]):
-    """Reads one range and writes it to an object of its own name, `…/parts/<ordinal>.<attempt>.<random>`.
+    """Reads one range and writes it to its own object name, `…/parts/<ordinal>.<attempt>.<random>`.
 
     The chunk's row names the part once it is whole; objects without a row are orphans and are deleted. After half of
     its time limit, or without memory, a chunk is replaced by its two halves; one that cannot be divided fails.
@@ -68,6 +68,7 @@ class ReportChunk(ReportWork[ChunkPayload]):
 
     name = CHUNK_TYPE
     payload = ChunkPayload
+    priority = CHUNK_PRIORITY
     time_limit_seconds = 900.0
 
     def __init__(self, app: Effects, registry: ReportRegistry, shares: Shares) -> None:
@@ -76,7 +77,14 @@ class ReportChunk(ReportWork[ChunkPayload]):
         self.full_of_formulas: set[str] = set()  # reports of which PostgreSQL is to look at each text, as seen here
 
     def max_in_flight(self, limit_key: str) -> int | None:
-        return self._shares.of(limit_key)
+        name, share = report_of(limit_key), self._shares.of(limit_key)
+        room = self.room.most(name, by_python=self.registry.is_encoded_by_python(name))
+        return room if share is None else min(share, room)
+
+    @property
+    def room(self) -> ChunkRoom:
+        """That of the process, for all its reports."""
+        return state_of(self.app).room
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, ChunkPayload]]) -> Mapping[int, Any]:
         loaded = load_chunks(self.app, connection, [(job, payload.run_id) for job, payload in jobs])
@@ -110,6 +118,23 @@ class _ChunkAttempt:
         self._soft_seconds = job_type.time_limit_seconds * (0.5 if self._divisible else 0.95)
 
     def outcome(self) -> Outcome:
+        if self._run.state != "running":
+            return Cancelled("the run is no longer running")
+        seconds = self._attempt.remaining_seconds() / 4 if self._attempt.draining else _ROOM_SECONDS
+        by_python = self._is_encoded_by_python()
+        with self._job_type.room.hold(self._run.report, by_python=by_python, seconds=seconds) as has_room:
+            return self._outcome_in_room() if has_room else Snooze(_ROOM_SECONDS, NO_ROOM, ages=False)
+
+    def _is_encoded_by_python(self) -> bool:
+        resolved = self._resolved()
+        if self._definition.paged or resolved.statement is None:
+            return True
+        dialect_name = self._registry.engine_of(self._definition).dialect.name
+        return choose_route(resolved.chunk_source(), resolved.file, dialect_name) != "copy"
+
+    def _outcome_in_room(self) -> Outcome:
+        self._began = self._flushed = time.monotonic()
+        self._soft_seconds = min(self._soft_seconds, self._attempt.remaining_seconds() * 0.95)
         if not self._fenced(chunk_table.begin_chunk):
             return Cancelled("the run is not running, or another job makes this chunk")
         point("report.chunk_begun")
@@ -121,10 +146,12 @@ class _ChunkAttempt:
         except _ChunkUnwanted:
             return Cancelled("the run is no longer running")
         except SnapshotLost:
-            apply = partial(state_machine.snapshot_lost, self._app, run=self._run, reason=SNAPSHOT_LOST)
+            apply = partial(state_machine.snapshot_lost, self._app, run=self._run, reason=_SNAPSHOT_LOST)
             return Done(apply=apply, detail={"snapshot_lost": True})
         except (_TooLong, MemoryError) as error:
             return self._split(error)
+        except StorageFull as full:
+            return self._job_type.wait_for_room(self._run, full)
         except ReplicaUnfit as unfit:
             return self._job_type.wait_for_replica(unfit)
         except Exception as error:
@@ -145,7 +172,7 @@ class _ChunkAttempt:
         ):
             self._from_primary = True
             return self._outcome_of_writing()
-        if self._chunk.attempt < CONFLICTS_MAX:
+        if self._chunk.attempt < _CONFLICTS_MAX:
             return self._job_type.wait_for_replica(ReplicaUnfit("replica_conflict", CONFLICT))
         if self._divisible:
             return self._split(error)
@@ -173,8 +200,8 @@ class _ChunkAttempt:
             storage.delete([name])
             raise _ChunkUnwanted
         finished = Finished(
-            rows=result.rows, bytes=stored.size_bytes, part=name, sha256=stored.sha256, boot=stored.boot,
-            route=result.route, end=_end(chunk_source),
+            rows=result.rows, bytes=stored.size_bytes, plain_bytes=result.plain_bytes, plain_crc32=result.plain_crc32,
+            part=name, sha256=stored.sha256, boot=stored.boot, route=result.route, end=_end(chunk_source),
         )  # fmt: skip
         apply = partial(
             state_machine.chunk_done,
@@ -198,13 +225,14 @@ class _ChunkAttempt:
         chunk = self._chunk
         if not self._definition.paged:
             chunk_source = resolved.chunk_source(key_from_json(chunk.lo), key_from_json(chunk.hi))
-            return replace(chunk_source, formulas=self._run.report in self._job_type.full_of_formulas)
+            is_full = self._run.report in self._job_type.full_of_formulas
+            return replace(chunk_source, formulas=is_full, rows_before=chunk.rows_before)
         after = cursor_from_json(chunk.lo)
         rows = PagedRows(
             resolved.pages(after), after=after, until=cursor_from_json(chunk.hi),
             rows_min=self._definition.rows_of_a_chunk("iterable"), seconds=self._soft_seconds / 2,
         )  # fmt: skip
-        return ChunkSource(columns=resolved.columns, rows=rows)
+        return ChunkSource(columns=resolved.columns, rows=rows, rows_before=chunk.rows_before)
 
     def _cut(self, file: Format) -> dict[str, int]:
         """How many texts were too long for their cells, in the log too."""
@@ -221,7 +249,7 @@ class _ChunkAttempt:
             ReportRefused: the definition is no longer the one that was planned.
         """
         assert self._run.as_of is not None  # frozen by the plan
-        as_of = moment(self._run.as_of)
+        as_of = exact_moment(self._run.as_of)
         params = self._definition.read_params(msgspec.json.decode(self._run.params))
         since = stored_since(self._app, self._definition, self._run.id)
         run = self._run

@@ -1,19 +1,22 @@
-"""The job type `report.deliver`: a finished file into a bucket, an effect of its own."""
+"""The job types of a file that is there: `report.deliver` puts it into a bucket, `report.notify` tells of it."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from effects import (
     Attempt,
     Cancelled,
     ConfigurationError,
+    Done,
+    EnqueueError,
     Exponential,
     JobNotFound,
     JobStateError,
@@ -23,12 +26,21 @@ from effects import (
     Refused,
     RetryPolicy,
     Routing,
+    UnknownJobType,
 )
-from effects.extend import Explanation
+from effects.extend.actions import Explanation
+from effects_reports.api import open_result, ready_status
 from effects_reports.delivery.buckets import BucketCredentials, open_credentials
 from effects_reports.errors import BucketInvalid
-from effects_reports.results.result_file import open_result, ready_status
-from effects_reports.routing import BUCKETS_QUEUE, DELIVER_TYPE, bucket_limit_key
+from effects_reports.routing import (
+    BUCKETS_QUEUE,
+    DELIVER_TYPE,
+    FINISHING_PRIORITY,
+    NOTIFY_TYPE,
+    QUEUE,
+    bucket_limit_key,
+)
+from effects_reports.runs.notify import Notify, RunEnd, check_means, kept_notices, note_followers, send
 from effects_reports.state import state_of
 from effects_reports.tables.buckets import StoredBucket, read_buckets
 from effects_reports.transport.address import BucketAddress, check_object, parse_address
@@ -36,6 +48,7 @@ from effects_reports.transport.address import BucketAddress, check_object, parse
 if TYPE_CHECKING:
     from effects import Effects
     from effects_reports.transport.upload import Delivered
+
 
 _FOLLOWS = {
     "access_denied": ("the credentials are not accepted", "`effects reports buckets rotate` gives it new ones"),
@@ -45,6 +58,7 @@ _FOLLOWS = {
     "blocked_address": ("its name leads into a network that is not open", "EFFECTS_BUCKET_PRIVATE_NETWORKS opens it"),
     "object_exists": ("an object that is not this file has the name", "nothing is replaced: put {run_id} into names"),
     "look_denied": ("without a look, another object could be replaced", "let them read (s3:GetObject), then requeue"),
+    "not_asked": ("the run was not requested with this bucket", "request the report again, with `bucket_notice`"),
     "file_gone": ("the file has expired or its run is gone", "request the report again"),
 }  # fmt: skip
 
@@ -69,8 +83,10 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
     """
 
     name = DELIVER_TYPE
+    internal = True
     payload = ReportDeliveryPayload
     queue = BUCKETS_QUEUE
+    priority = FINISHING_PRIORITY
     retry = RetryPolicy(backoff=Exponential(seconds=30.0), max_attempts=12)
     time_limit_seconds = 3600.0
     on_unknown = "repeat"
@@ -99,6 +115,8 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
         try:
             credentials = open_credentials(self._app, row.name, row.sealed)
             file = self._file(payload)
+            if not self._is_asked_for(payload):
+                return Refused(f"no notice of the run names the bucket {payload.bucket!r}", code="not_asked")
             address = self._address(row, payload.object)
             return asyncio.run(self._upload(address, credentials, file, attempt))
         except KeyUnavailable as error:
@@ -109,6 +127,16 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
             return Refused(str(error), code="bad_address")
         except ConfigurationError as error:
             return self.wait_for_operator(str(error))
+
+    def _is_asked_for(self, payload: ReportDeliveryPayload) -> bool:
+        """Whether a notice of this run, of its own or of a subscription, names this bucket: whoever can write a job
+        must not bring one customer's file into another's bucket.
+        """
+        with self._app.store.read() as connection:
+            notices = kept_notices(self._app, connection, payload.run_id)
+        return any(
+            notice.job_type == DELIVER_TYPE and notice.payload.get("bucket") == payload.bucket for notice in notices
+        )
 
     def _file(self, payload: ReportDeliveryPayload) -> Delivered:
         from effects_reports.transport.upload import Delivered  # noqa: PLC0415 - its signer is an extra
@@ -127,11 +155,56 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
     async def _upload(
         self, address: BucketAddress, credentials: BucketCredentials, file: Delivered, attempt: Attempt
     ) -> Outcome:
-        from effects_reports.transport.s3 import S3Client  # noqa: PLC0415 - its signer is an extra
-        from effects_reports.transport.upload import BucketUpload  # noqa: PLC0415 - the same
+        from effects_reports.transport.upload import BucketUpload, S3Client  # noqa: PLC0415 - its signer is an extra
 
-        pieces = functools.partial(open_result, file.run_id, effects=self._app)
+        pieces = partial(open_result, file.run_id, effects=self._app)
         keys = credentials.access_key_id, credentials.secret_access_key
         networks = state_of(self._app).bucket_networks
         async with S3Client(address, *keys, allow_private=networks, ssl_context=self._ssl_context) as client:
             return await BucketUpload(client, file, pieces, attempt).run()
+
+
+class NotifyPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a run has ended, and which of its notices is to be sent: by its number from 0 on, or None for all."""
+
+    end: RunEnd
+    number: int | None
+
+
+class ReportNotify(JobType[NotifyPayload]):
+    """Enqueues what the end of a run left undone, in the transaction that records this job as done.
+
+    It waits for a worker that has the job type and the key. A notice that cannot be enqueued there either is a dead
+    letter; requeuing it sends the notice once the cause is mended.
+    """
+
+    name = NOTIFY_TYPE
+    internal = True
+    payload = NotifyPayload
+    queue = QUEUE
+    priority = FINISHING_PRIORITY
+
+    def __init__(self, app: Effects) -> None:
+        self._app = app
+
+    def perform(self, payload: NotifyPayload, attempt: Attempt) -> Outcome:
+        try:
+            with self._app.store.read() as connection:
+                kept = kept_notices(self._app, connection, payload.end.run_id)
+            chosen = kept if payload.number is None else [kept[payload.number]]
+            notices = [notice for notice in chosen if payload.end.state in notice.on]
+            for notice in notices:
+                check_means(self._app, notice)
+        except KeyUnavailable as error:
+            return self.fate_of_sealed(error)
+        except UnknownJobType as error:
+            return self.wait_for_operator(str(error))
+        apply = partial(self._send, end=payload.end, notices=notices)
+        return Done(apply=apply, detail={"run": payload.end.run_id, "notices": len(notices)})
+
+    def _send(self, connection: Connection, end: RunEnd, notices: Sequence[Notify]) -> None:
+        try:
+            job_ids = [send(self._app, connection, end, notice) for notice in notices]
+        except EnqueueError as error:
+            raise Refused(str(error), code=type(error).__name__) from None
+        note_followers(self._app, connection, end.run_id, job_ids)

@@ -1,34 +1,106 @@
-"""The job type `report.plan`: what a run's chunks are, frozen."""
+"""The job type `report.plan`: what a run's chunks are, frozen; of an incremental report, only what is new."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 
 from effects import Attempt, Cancelled, Done, Effects, Job, Outcome, Snooze
-from effects.extend import DAY_SECONDS, moment
+from effects.extend.arguments import DAY_SECONDS
+from effects.extend.text import moment
 from effects_reports.definitions.definition import ReportDefinition
-from effects_reports.definitions.registry import ReportRegistry
-from effects_reports.errors import ReportRefused
+from effects_reports.errors import DefinitionInvalid, ReportRefused
 from effects_reports.formats.opening import quickest_packing
-from effects_reports.jobs.increment import WAIT_SECONDS, begin_increment, the_table
-from effects_reports.jobs.step import ReportWork, RunPayload, freeze_columns
+from effects_reports.jobs.step import ReportWork, RunPayload, Shares, freeze_columns
 from effects_reports.loading import Loaded
 from effects_reports.routing import PLAN_TYPE
 from effects_reports.runs import state_machine
 from effects_reports.runs.planner import Plan, Resolved, check_format, plan_parts, resolve_parts, total_of
-from effects_reports.runs.sharing import Shares
-from effects_reports.source.reading import limit_statements, reading
 from effects_reports.source.replica import Position, ReplicaUnfit, ReportSource
-from effects_reports.source.since import Since
-from effects_reports.source.snapshot import Holder, copy_database, delete_copy
+from effects_reports.source.since import Since, read_bound
+from effects_reports.source.snapshot import Holder, begin_reading, copy_database, delete_copy, reading
+from effects_reports.state import ReportRegistry
 from effects_reports.tables import runs as run_table
+from effects_reports.tables import watermarks
 from effects_reports.tables.runs import Planned, Run
+from effects_reports.tables.watermarks import IncrementBounds
+
+if TYPE_CHECKING:
+    from effects import Effects
+
+
+WAIT_SECONDS = 10.0
+
+
+class _Increment:
+    """The rows that one run covers; `since` for the function that selects them, `position` of where they were seen."""
+
+    def __init__(self, series: str, bounds: IncrementBounds, position: Position | None) -> None:
+        self._series, self._bounds, self.position = series, bounds, position
+        self.since = _since_of(bounds)
+
+    def freeze(self, app: Effects, connection: Connection, run_id: str) -> None:
+        """Keep them with the plan."""
+        watermarks.freeze(app.store, connection, run_id, self._series, self._bounds)
+
+
+def _since_of(bounds: IncrementBounds) -> Since:
+    """For the function of a run with these bounds."""
+    return Since(bounds.dialect, bounds.lo, bounds.hi)
+
+
+def stored_since(app: Effects, definition: ReportDefinition, run_id: str) -> Since | None:
+    """What the plan of a run has frozen; None where its report is not incremental."""
+    if not definition.incremental:
+        return None
+    with app.store.read() as connection:
+        bounds = watermarks.read_bounds_of(app.store, connection, run_id)
+    return None if bounds is None else _since_of(bounds)
+
+
+def _begin_increment(app: Effects, run: Run, table: Table, source: ReportSource, seconds: float) -> _Increment | None:
+    """Take the report's new rows for this run; None while another run of it, with the same params, is under way.
+
+    A crash leaves the report held by this run, whose plan is made again; one that has failed or was cancelled lets go.
+
+    Args:
+        table: whose rows are asked for.
+        seconds: that the database may take.
+
+    Raises:
+        ReportRefused: the database is behind what the last run saw.
+        ReplicaUnfit: as `ReportSource.reading`.
+    """
+    params = msgspec.json.encode(msgspec.json.decode(run.params), order="sorted")
+    series = watermarks.series_of(run.report, params)
+    with app.store.begin() as connection:
+        held = watermarks.hold(app.store, connection, series, run.report, run.id)
+    if held is None:
+        return None
+    with source.reading(seconds=seconds) as connection:
+        hi = read_bound(connection, table, held.lo)
+        position = source.position_of(connection)
+    return _Increment(series, IncrementBounds(source.engine.dialect.name, held.lo, hi), position)
+
+
+def _the_table(definition: ReportDefinition, since: Since) -> Table:
+    """The one table whose new rows the function has asked for.
+
+    Raises:
+        DefinitionInvalid: none, or several.
+    """
+    tables = {table.key: table for table in since.tables}
+    if len(tables) != 1:
+        raise DefinitionInvalid(
+            f"report {definition.name!r}: its function takes `since`, and asks for the new rows of {len(tables)} "
+            "tables; call since.new_rows(table) for one"
+        )
+    return next(iter(tables.values()))
 
 
 class ReportPlan(ReportWork[RunPayload]):
@@ -80,8 +152,8 @@ class ReportPlan(ReportWork[RunPayload]):
         parts = resolved_from(since)
         increment = None
         if definition.incremental:
-            table = the_table(definition, since)
-            increment = begin_increment(self.app, run, table, source, attempt.remaining_seconds())
+            table = _the_table(definition, since)
+            increment = _begin_increment(self.app, run, table, source, attempt.remaining_seconds())
             if increment is None:
                 return Snooze(WAIT_SECONDS, "another run of this report is under way", ages=False, code="run_under_way")
             parts = resolved_from(increment.since)
@@ -134,7 +206,7 @@ class ReportPlan(ReportWork[RunPayload]):
                 raise
         holder = source.open(Holder)
         try:
-            limit_statements(holder.connection, seconds)
+            begin_reading(holder.connection, seconds)
             plans = plan_parts(holder.connection, definition, parts)
             position = source.position_of(holder.connection)
         except BaseException:

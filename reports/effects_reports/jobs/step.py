@@ -1,26 +1,31 @@
-"""What the job types that make a report have in common."""
+"""What the job types that make a report have in common, and how many chunks one worker takes at a time."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects import ConfigurationError, Exponential, Job, JobType, Outcome, RetryPolicy, Snooze
-from effects.extend import Action, Explanation, Instead, declare
+from effects import ConfigurationError, Effects, Exponential, Job, JobType, Outcome, RetryPolicy, Snooze
+from effects.extend.actions import Action, Explanation, Instead, read_worker_queues
+from effects.extend.files import StorageFull
+from effects.extend.process import RateLimitedLogger, declare, own_logger
+from effects.extend.sql import Sql, as_json
 from effects_reports.classify import refusal_of
-from effects_reports.definitions.registry import ReportRegistry
 from effects_reports.errors import ReportRefused
-from effects_reports.formats import open_format
 from effects_reports.formats.base import Column
+from effects_reports.formats.opening import open_format
 from effects_reports.loading import load_runs
-from effects_reports.routing import QUEUE
+from effects_reports.routing import QUEUE, limit_key
 from effects_reports.runs.planner import Plan, Resolved
 from effects_reports.source.replica import ReplicaUnfit
+from effects_reports.state import ReportRegistry
+from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import Chunk
 from effects_reports.tables.runs import Run
 
@@ -29,9 +34,11 @@ if TYPE_CHECKING:
     from effects_reports.definitions.definition import ReportDefinition
 
 UNKNOWN = "this worker does not know it: start it with `effects --app`, whose Effects(reports=[…]) has it"
-REPLICA_WAIT_SECONDS = 5.0
+_REPLICA_WAIT_SECONDS = 5.0
+FULL_SECONDS_MAX = 86_400.0  # how long a run waits for room in the storage
+_ROOM_SECONDS_MIN, _ROOM_SECONDS_MAX, _LOOK_SHARE = 60.0, 300.0, 0.1
 P = TypeVar("P", bound="RunPayload")
-_log = logging.getLogger("effects.reports")
+_log = own_logger("effects.reports")
 
 declare(
     {
@@ -53,12 +60,13 @@ class RunPayload(msgspec.Struct, frozen=True):
 
 
 class ReportWork(JobType[P]):
-    """A step of a report: few retries, a long time limit, a queue of its own.
+    """A step of a report: few retries, a long time limit, its own queue.
 
     Nothing leaves the house here: a failure is tried again, 5 times with 10, 20, 40 and 80 s between, unless it is the
     definition's, a value's or the statement's own, which would fail again.
     """
 
+    internal = True
     queue = QUEUE
     retry = RetryPolicy(backoff=Exponential(seconds=10.0), max_attempts=5)
 
@@ -103,10 +111,24 @@ class ReportWork(JobType[P]):
             return self.wait_for_operator(f"report {run.report!r}: {error}")
         return None
 
+    def wait_for_room(self, run: Run, full: StorageFull) -> Outcome:
+        """Look again for a day, less and less often: no try is used up. Then the run ends, to be resumed."""
+        with self.app.store.begin() as connection:
+            waited = run_table.note_full(self.app.store, connection, run.id)
+        if waited >= FULL_SECONDS_MAX:
+            return full
+        self._full_log.error(f"{self.app.storage.url}: {full.cure}")
+        seconds = min(max(waited * _LOOK_SHARE, _ROOM_SECONDS_MIN), _ROOM_SECONDS_MAX)
+        return Snooze(seconds, f"the storage {self.app.storage.url} is full: {full.cure}", ages=False, code=full.code)
+
+    @cached_property
+    def _full_log(self) -> RateLimitedLogger:
+        return RateLimitedLogger(_log, "report.storage_full")
+
     def wait_for_replica(self, unfit: ReplicaUnfit) -> Outcome:
         """Look again soon: what it lacks may come by itself, and no try is used up."""
         _log.warning("report.replica_unfit", extra={"code": unfit.code, "reason": str(unfit)})
-        return Snooze(REPLICA_WAIT_SECONDS, str(unfit), ages=False, code=unfit.code)
+        return Snooze(_REPLICA_WAIT_SECONDS, str(unfit), ages=False, code=unfit.code)
 
 
 def check_unchanged(
@@ -165,3 +187,36 @@ def _plain(columns: Sequence[Column]) -> list[list[str]]:
 
 def _columns(plain: list[list[str]]) -> list[Column]:
     return [Column(name, header, kind="".join(kind)) for name, header, *kind in plain]
+
+
+class Shares:
+    """A worker's share of each report: its cap in flight, divided by the workers that are alive and have its queue.
+
+    A worker with free threads would take all that the cap allows, and Python would make them one after the other. Kept
+    in memory and brought up to date with every batch that is loaded; a report of which nothing is known has one.
+    """
+
+    def __init__(self, app: Effects, registry: ReportRegistry) -> None:
+        self._app, self._registry = app, registry
+        self._shares: dict[str, int | None] = {}
+
+    def of(self, key: str) -> int | None:
+        """How many attempts of this limit key this worker may have; None: any number."""
+        return self._shares.get(key, 1)
+
+    def update(self, connection: Connection, reports: Iterable[str]) -> None:
+        """Look again how many workers there are, and what the caps are."""
+        caps = {limit_key(name): self._registry.get(name).parallel for name in reports if name in self._registry}
+        if not caps:
+            return
+        store, lease_seconds = self._app.store, self._app.settings.lease_seconds
+        rows = store.all(connection, _caps, keys=as_json(sorted(caps)))
+        stored: dict[str, int | None] = {row.limit_key: row.max_in_flight for row in rows}
+        workers = sum(QUEUE in queues for queues in read_worker_queues(store, connection, lease_seconds))
+        for key, parallel in caps.items():
+            cap = stored.get(key, parallel)
+            self._shares[key] = None if cap is None else max(1, math.ceil(cap / max(1, workers)))
+
+
+def _caps(sql: Sql) -> str:
+    return f"SELECT limit_key, max_in_flight FROM {sql.limits} WHERE limit_key {sql.any_of('keys')}"

@@ -1,4 +1,4 @@
-"""Notices that a report is ready or failed: what they are, checked with the request and kept with the run."""
+"""Notices that a report is ready or failed: checked with the request, kept with the run, enqueued when it ends."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ from urllib.parse import urlsplit
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import ConfigurationError, EffectsError, EnqueueError, JobType, KeyUnavailable
-from effects.extend import (
-    DAY_SECONDS,
-    SealedColumn,
-    arguments,
-    error_places,
-    fill_placeholders,
-    optional,
-    require,
-    routing_of,
-    seal_payload,
-    to_plain,
-    why_unfilled,
-)
-from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms
+from effects import ConfigurationError, EffectsError, EnqueueError, JobType, KeyUnavailable, enqueue
+from effects.extend.arguments import DAY_SECONDS, arguments, optional, require, to_plain
+from effects.extend.jobs import record_followers, routing_of
+from effects.extend.process import own_logger
+from effects.extend.secrets import SealedColumn, seal_payload
+from effects.extend.sql import may_pass
+from effects.extend.text import clean_text, error_places, error_reason, fill_placeholders, why_unfilled
+from effects_reports.delivery.link_tokens import PURPOSE, LinkTerms, write_link
 from effects_reports.errors import ReportInvalid
-from effects_reports.tables.notices import read_notices, write_notices
+from effects_reports.routing import NOTIFY_TYPE
+from effects_reports.tables.links import read_notices, write_notices
+from effects_reports.tables.reports import Artifact, generated
+from effects_reports.tables.runs import Run
 
 if TYPE_CHECKING:
     from effects import Effects
 
-DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
+
+_DEFAULT_PAYLOAD = {"run_id": "{run_id}", "report": "{report}", "state": "{state}", "error": "{error}"}
 PLACEHOLDERS = (
     "run_id", "restart", "report", "key", "state", "filename", "rows", "bytes", "sha256", "error", "link", "attachment",
 )  # fmt: skip
@@ -66,7 +63,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job_type: str
-    payload: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(DEFAULT_PAYLOAD))
+    payload: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(_DEFAULT_PAYLOAD))
     on: Sequence[str] = ("ready", "failed")
     link_to: str | None = None
     link_seconds: float = NOTICE_LINK_SECONDS
@@ -217,7 +214,8 @@ def _canonical(notice: Notify) -> bytes:
 
 
 def _are_sensitive(app: Effects, notices: Sequence[Notify]) -> bool:
-    return any(app.job_types.get(notice.job_type).sensitive for notice in notices)
+    types = [app.job_types.get(notice.job_type) for notice in notices if notice.job_type in app.job_types]
+    return any(job_type.sensitive for job_type in types)
 
 
 def _write(app: Effects, connection: Connection, run_id: str, notices: Sequence[Notify], *, is_sealed: bool) -> None:
@@ -253,3 +251,93 @@ def _context_of(row: Row[Any]) -> dict[str, str]:
 
 def _context(run_id: str) -> dict[str, str]:
     return {"table": "report_runs", "row": run_id, "field": "notify"}
+
+
+_log = own_logger("effects.reports")
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run has ended: what its notices tell."""
+
+    run_id: str
+    restart: int
+    report: str
+    key: str
+    state: str
+    error: str = ""
+    artifact: Artifact | None = None
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What is filled in for the placeholders, but for the file itself."""
+        words = dict.fromkeys(PLACEHOLDERS, "")
+        words |= {"run_id": self.run_id, "restart": str(self.restart), "report": self.report, "key": self.key}
+        words |= {"state": self.state, "error": self.error}
+        if self.artifact is not None:
+            words |= {"filename": self.artifact.filename, "rows": str(self.artifact.rows)}
+            words |= {"bytes": str(self.artifact.bytes), "sha256": self.artifact.sha256}
+        return words
+
+
+def tell(
+    app: Effects, connection: Connection, run: Run, state: str, artifact: Artifact | None, error: str, *, first: int = 0
+) -> None:
+    """Enqueue the notices of this state, each in a savepoint; of those that the run keeps, from the number `first` on.
+
+    One that this process cannot enqueue must neither take the state change with it nor be lost: it lacks a job type or
+    a key that another worker may have, or it runs code of the app's that raises. A job `report.notify` sends that one.
+    """
+    end = RunEnd(
+        run_id=run.id, restart=run.round, report=run.report, key=run.key, state=state, error=clean_text(error),
+        artifact=artifact,
+    )  # fmt: skip
+    try:
+        notices = kept_notices(app, connection, run.id)
+    except Exception as failure:
+        note_followers(app, connection, run.id, [_leave_to_job(app, connection, end, None, failure)])
+        return
+    job_ids = []
+    for number, notice in enumerate(notices):
+        if number < first or state not in notice.on:
+            continue
+        try:
+            with connection.begin_nested():
+                job_ids.append(send(app, connection, end, notice))
+        except Exception as failure:
+            job_ids.append(_leave_to_job(app, connection, end, number, failure))
+    note_followers(app, connection, run.id, job_ids)
+
+
+def note_followers(app: Effects, connection: Connection, run_id: str, job_ids: Sequence[int]) -> None:
+    """Note the jobs that followed from a run, with the job that its ledger names."""
+    if job_ids and (run := generated(app.store, connection, [run_id]).get(run_id)) is not None:
+        record_followers(app.store, connection, run.job_id, job_ids)
+
+
+def _leave_to_job(app: Effects, connection: Connection, end: RunEnd, number: int | None, failure: Exception) -> int:
+    """Let a job send one of the notices, or all of them (None), unless the whole transaction has to be repeated."""
+    if may_pass(failure):
+        raise failure
+    facts = {"run": end.run_id, "number": number, "reason": error_reason(failure), "at": error_places(failure)}
+    _log.error("report.notice_failed", extra=facts)
+    payload = {"end": msgspec.to_builtins(end), "number": number}
+    return enqueue(NOTIFY_TYPE, payload, session=connection, effects=app).job_id
+
+
+def send(app: Effects, connection: Connection, end: RunEnd, notice: Notify) -> int:
+    """Enqueue the job of a notice; its id."""
+    words = end.words
+    filled = fill_placeholders(notice.payload, words | _handover(app, connection, end, notice))
+    key = None if notice.key is None else str(fill_placeholders(notice.key, words))
+    return enqueue(notice.job_type, filled, key=key, session=connection, effects=app).job_id
+
+
+def _handover(app: Effects, connection: Connection, end: RunEnd, notice: Notify) -> dict[str, str]:
+    """The file itself if it is small enough, else a link to it; neither of a run that has failed."""
+    artifact = end.artifact
+    if artifact is None or notice.link_to is None:
+        return {}
+    if artifact.bytes <= notice.attach_bytes_max:
+        return {"attachment": artifact.artifact}
+    link = write_link(app, connection, end.run_id, artifact.sha256, notice.link_to, notice.link_terms)
+    return {"link": link}

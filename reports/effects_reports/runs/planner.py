@@ -14,19 +14,16 @@ from sqlalchemy import Connection
 
 from effects_reports.definitions.definition import ReportDefinition, Statement
 from effects_reports.errors import ReportRefused
-from effects_reports.formats import open_format
+from effects_reports.formats.arrow import with_kinds
 from effects_reports.formats.base import ChunkSource, Column, Format
-from effects_reports.formats.columnar.kinds import with_kinds
-from effects_reports.formats.opening import plain_format
+from effects_reports.formats.opening import open_format, plain_format
 from effects_reports.formats.xlsx import Xlsx
 from effects_reports.readers import choose_route
-from effects_reports.runs.cursor import key_from_json, key_to_json
 from effects_reports.runs.state_machine import Range
 from effects_reports.source import statements as source
-from effects_reports.source.bounds import read_bounds
-from effects_reports.source.paging import first_rows
-from effects_reports.source.restricting import estimated_rows, step_of_all_rows
+from effects_reports.source.paging import first_rows, key_from_json, key_to_json
 from effects_reports.source.since import Since
+from effects_reports.source.statements import estimated_rows, read_bounds, step_of_all_rows
 from effects_reports.source.wide_values import read_wide_values
 
 CHUNKS_MAX = 10_000
@@ -53,7 +50,7 @@ def plan_parts(connection: Connection | None, definition: ReportDefinition, part
     """
     numbers, plans = count(1), []
     for resolved in parts:
-        plan = plan_rows(connection, resolved)
+        plan = _plan_rows(connection, resolved)
         ranges = [replace(chunk_range, ordinal=ordinal(next(numbers))) for chunk_range in plan.ranges]
         plans.append(replace(plan, ranges=ranges))
     rows = sum(plan.rows_total or 0 for plan in plans if plan.total_kind == "exact")
@@ -73,7 +70,7 @@ def total_of(plans: Sequence[Plan]) -> tuple[int | None, str]:
     return None if kind == "unknown" else sum(plan.rows_total or 0 for plan in plans), kind
 
 
-def plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
+def _plan_rows(connection: Connection | None, resolved: Resolved) -> Plan:
     """Find the bounds: with a key by one walk over it, else one chunk for everything.
 
     Raises:
@@ -114,7 +111,7 @@ def _ranges(connection: Connection, definition: ReportDefinition, statement: Sta
     ends = [chunk_end for n, chunk_end in enumerate(keys, start=1) if n % step == 0 or n == len(keys)]
     starts: list[tuple[list[Any] | None, int]] = [(None, 0), *ends][: len(ends)]
     return [
-        Range(ordinal(n), lo, hi, number - before)
+        Range(ordinal(n), lo, hi, number - before, before)
         for n, ((lo, before), (hi, number)) in enumerate(zip(starts, ends, strict=True), start=1)
     ]
 
@@ -243,7 +240,11 @@ def _resolve(
 ) -> Resolved:  # fmt: skip
     """Build the SELECT, open the format, type the columns."""
     statement = None if definition.iterable else definition.statement(typed, as_of, since)
-    opened = Xlsx(definition.workbook) if plain_format(file) == "xlsx" else open_format(file, dialect, packing)
+    opened = (
+        Xlsx(definition.workbook)
+        if plain_format(file) == "xlsx"
+        else open_format(file, dialect, packing, definition.big_integers)
+    )
     resolved = Resolved(definition, typed, statement, opened, as_of)
     _ = resolved.columns  # refuses those of no type in a typed file
     return resolved

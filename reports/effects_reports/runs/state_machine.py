@@ -16,7 +16,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import NewJob, enqueue
-from effects.extend import IGNORE, ensure_limit, insert_reserved, record_action, reserve_jobs
+from effects.extend.actions import IGNORE, record_action
+from effects.extend.jobs import ensure_limit, insert_reserved, reserve_jobs
+from effects.extend.text import moment
 from effects_reports.routing import (
     CLEANUP_TYPE,
     assemble_job,
@@ -24,31 +26,94 @@ from effects_reports.routing import (
     limit_key,
     plan_job,
 )
-from effects_reports.runs.progress import has_all_chunks, progress_of
-from effects_reports.runs.telling import tell
+from effects_reports.runs.notify import tell
 from effects_reports.tables import chunks as chunk_table
 from effects_reports.tables import reports as report_table
 from effects_reports.tables import runs as run_table
 from effects_reports.tables import watermarks
-from effects_reports.tables.chunks import Chunk, Finished, NewChunk
-from effects_reports.tables.repair import dead_jobs
+from effects_reports.tables.chunks import Chunk, ChunkCounts, Finished, NewChunk
 from effects_reports.tables.reports import Artifact
+from effects_reports.tables.retention import dead_jobs
 from effects_reports.tables.runs import Planned, Run
 
 if TYPE_CHECKING:
     from effects import Effects
 
-REPAIRS_MAX = 2
-SNAPSHOT_RESTARTS_MAX = 2
+ASSEMBLY_SHARE = 0.05  # of the bar is kept for joining the parts
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run is, as `report_status` reads it. `fraction` is 0 to 1 and never less than it was before."""
+
+    fraction: float
+    rows_done: int
+    rows_total: int | None
+    total_kind: str
+    bytes_done: int
+    chunks_done: int
+    chunks_total: int
+    rows_per_second: float | None
+    seconds_left: float | None
+
+
+def progress_of(run: Run, counts: ChunkCounts) -> Progress:
+    """The run's progress by its chunks.
+
+    Rows that an attempt has read count at once; another attempt at the same chunk reads them again, and until it has
+    come as far nothing moves. The rate is that of the finished chunks, times those that run now.
+    """
+    rate = _rate(counts)
+    total = run.rows_total
+    left = None if rate is None or total is None or run.state != "running" else max(0, total - counts.rows_seen) / rate
+    return Progress(
+        fraction=max(run.progress_floor, _fraction(run, counts)),
+        rows_done=counts.rows_seen if total is None or run.total_kind != "exact" else min(counts.rows_seen, total),
+        rows_total=total,
+        total_kind=run.total_kind,
+        bytes_done=counts.bytes_done,
+        chunks_done=counts.done,
+        chunks_total=counts.chunks,
+        rows_per_second=rate,
+        seconds_left=left,
+    )
+
+
+def _has_all_chunks(run: Run, counts: ChunkCounts) -> bool:
+    """Whether the chunks hold all rows that the plan has counted; of rows that it has not, whether there is a chunk."""
+    if run.total_kind != "exact" or counts.unplanned:
+        return counts.chunks > 0
+    return counts.rows_planned == run.rows_total
+
+
+def _fraction(run: Run, counts: ChunkCounts) -> float:
+    if run.state in ("ready", "expired"):
+        return 1.0
+    if run.state == "assembling":
+        return 1.0 - ASSEMBLY_SHARE
+    if not counts.chunks:
+        return 0.0
+    done = min(1.0, counts.rows_seen / run.rows_total) if run.rows_total else counts.done / counts.chunks
+    return (1.0 - ASSEMBLY_SHARE) * done
+
+
+def _rate(counts: ChunkCounts) -> float | None:
+    if not counts.rows_done or counts.seconds_done <= 0:
+        return None
+    return counts.rows_done / counts.seconds_done * max(1, counts.running)
+
+
+_REPAIRS_MAX = 2
+_SNAPSHOT_RESTARTS_MAX = 2
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Keys above `lo` up to and with `hi`, as JSON holds them."""
+    """Keys above `lo` up to and with `hi`, as JSON holds them; `before`: how many rows of its sheet precede them."""
 
     ordinal: str
     lo: list[Any] | None
     hi: list[Any] | None
     rows: int | None
+    before: int = 0
 
 
 def _insert(app: Effects, connection: Connection, run_id: str, jobs: Sequence[NewJob]) -> list[int]:
@@ -89,6 +154,7 @@ def _add_chunks(app: Effects, connection: Connection, run: Run, ranges: Sequence
             lo=chunk_range.lo,
             hi=chunk_range.hi,
             rows_planned=chunk_range.rows,
+            rows_before=chunk_range.before,
             job_id=job_id,
         )
         for chunk_range, job_id in zip(ranges, ids, strict=True)
@@ -103,11 +169,15 @@ def chunk_done(
     """A chunk's part is whole; where it was the last, the run continues. Behind an iterable's the next one follows."""
     if not chunk_table.finish_chunk(app.store, connection, chunk, job_id, token, finished):
         return
+    if run.full_since is not None:
+        run_table.note_room(app.store, connection, run.id)
     if finished.end is not None and chunk.hi is None:
         if chunk_table.counts(app.store, connection, run.id).rows_done > rows_max:
             fail(app, connection, run.id, "too_many_rows", f"it has more than {rows_max:,} rows, which is its rows_max")
         else:
-            _add_chunks(app, connection, run, [Range(f"{int(chunk.ordinal) + 1:05}", finished.end, None, None)])
+            following = f"{int(chunk.ordinal) + 1:05}"
+            before = chunk.rows_before + finished.rows
+            _add_chunks(app, connection, run, [Range(following, finished.end, None, None, before)])
     close(app, connection, run.id)
 
 
@@ -129,7 +199,7 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
     elif run.state == "running" and run.bytes_max is not None and counts.bytes_done > run.bytes_max:
         text = f"its parts have {counts.bytes_done:,} bytes and its definition allows {run.bytes_max:,} (bytes_max)"
         fail(app, connection, run_id, "too_many_bytes", text)
-    elif run.state == "running" and not has_all_chunks(run, counts):
+    elif run.state == "running" and not _has_all_chunks(run, counts):
         text = (
             f"{counts.chunks} chunks are not all that its plan made; `effects reports resume {run_id}` plans it again"
         )
@@ -196,7 +266,7 @@ def resume(app: Effects, connection: Connection, run: Run, *, actor: str, reason
     """
     if run.state not in ("failed", "cancelled"):
         return None
-    is_kept = run.snapshot is None and has_all_chunks(run, chunk_table.counts(app.store, connection, run.id))
+    is_kept = run.snapshot is None and _has_all_chunks(run, chunk_table.counts(app.store, connection, run.id))
     state = "running" if is_kept else "requested"
     floor = _raise_floor(app, connection, run.id)
     if not run_table.restart(app.store, connection, run, state, floor=floor):
@@ -208,7 +278,8 @@ def resume(app: Effects, connection: Connection, run: Run, *, actor: str, reason
         return state
     chunks = chunk_table.chunks_of(app.store, connection, run.id)
     again = [chunk.ordinal for chunk in chunks if chunk.state not in ("done", "split")]
-    ids = _insert(app, connection, run.id, [chunk_job(fresh, ordinal) for ordinal in again])
+    now = moment(app.store.now(connection))
+    ids = _insert(app, connection, run.id, [chunk_job(fresh, ordinal, run_at=now) for ordinal in again])
     chunk_table.make_again(app.store, connection, run.id, list(zip(again, ids, strict=True)))
     if not again:
         close(app, connection, run.id)
@@ -235,7 +306,7 @@ def snapshot_lost(app: Effects, connection: Connection, run: Run, reason: str) -
     current = _lock_current(app, connection, run, "running")
     if current is None:
         return
-    if current.snapshot_restarts >= SNAPSHOT_RESTARTS_MAX:
+    if current.snapshot_restarts >= _SNAPSHOT_RESTARTS_MAX:
         fail(app, connection, run.id, "snapshot_lost", f"{reason}, for the third time")
         return
     floor = _raise_floor(app, connection, run.id)
@@ -251,7 +322,11 @@ def split(app: Effects, connection: Connection, run: Run, chunk: Chunk, job_id: 
     lo, hi = (None if text is None else msgspec.json.decode(text) for text in (chunk.lo, chunk.hi))
     half = None if chunk.rows_planned is None else (chunk.rows_planned + 1) // 2
     rest = None if chunk.rows_planned is None or half is None else chunk.rows_planned - half
-    halves = [Range(f"{chunk.ordinal}.1", lo, middle, half), Range(f"{chunk.ordinal}.2", middle, hi, rest)]
+    before = chunk.rows_before
+    halves = [
+        Range(f"{chunk.ordinal}.1", lo, middle, half, before),
+        Range(f"{chunk.ordinal}.2", middle, hi, rest, before + (half or 0)),
+    ]
     _add_chunks(app, connection, run, halves)
 
 
@@ -260,7 +335,7 @@ def parts_missing(app: Effects, connection: Connection, run: Run, ordinals: Sequ
     current = _lock_current(app, connection, run, "assembling")
     if current is None:
         return
-    if current.repairs >= REPAIRS_MAX:
+    if current.repairs >= _REPAIRS_MAX:
         text = f"{len(ordinals)} parts were missing or altered in the storage, for the third time"
         fail(app, connection, run.id, "parts_missing", text)
     elif run_table.back_to_running(app.store, connection, current):

@@ -10,27 +10,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from effects import ConfigurationError
-from effects.extend import lazy
+from effects.extend.process import lazy
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import MappedRow
 from effects_reports.source.paging import Cursor, RowPage
 
-if TYPE_CHECKING:
+with lazy.modules(__name__):
     import duckdb
-else:
-    duckdb = lazy.module("duckdb")
 
 PAGE_ROWS = 1000
-SPILL = "10GiB"
+_SPILL = "10GiB"
 SPILL_PREFIX = "effects-duckdb-"
-QUERY_SECONDS = 800.0
+_QUERY_SECONDS = 800.0
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "tsv": "read_csv", "json": "read_json", "ndjson": "read_json",
             "jsonl": "read_json"}  # fmt: skip
+
+# Type of DuckDB → how it is read. Python has neither months, nanoseconds and infinity, nor floats of 32 bits.
+_FINITE = "CASE WHEN isinf({column}) THEN error({beyond}) ELSE {column} END"
+_READ = {
+    **dict.fromkeys(("INTERVAL", "TIMESTAMP_NS"), "CAST({column} AS VARCHAR)"),
+    "INTERVAL[]": "CAST({column} AS VARCHAR[])",
+    "FLOAT": "CAST(CAST({column} AS VARCHAR) AS DOUBLE)",
+    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP WITH TIME ZONE"), _FINITE),
+}
 
 
 class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +65,8 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         if after is not None and after[0] != digest:
             raise _changed()
         with self._open(paths) as connection:
-            for rows, has_more in self._batches(connection, values, None if after is None else after[1:]):
+            rows_sql = self._readable(connection, values)
+            for rows, has_more in self._batches(connection, rows_sql, values, None if after is None else after[1:]):
                 if not has_more and self._digest(self._paths()) != digest:
                     raise _changed()
                 yield RowPage(rows, cursor=(digest, *self._key_of(rows[-1])) if has_more else None)
@@ -72,7 +80,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         paths = self._paths()
         digest = self._digest(paths)
         with self._open(paths) as connection:
-            result = connection.execute(self.sql, dict(values))
+            result = connection.execute(self._readable(connection, values), dict(values))
             while rows := result.fetchmany(PAGE_ROWS):
                 yield from rows
         if self._digest(self._paths()) != digest:
@@ -81,7 +89,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def _batches(
-        self, connection: Any, values: Mapping[str, Any], last: Any
+        self, connection: Any, rows_sql: str, values: Mapping[str, Any], last: Any
     ) -> Iterator[tuple[Sequence[MappedRow], bool]]:
         """At most `PAGE_ROWS` rows at once, and whether others follow.
 
@@ -90,7 +98,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         has_more = True
         while has_more:
             bounds = {f"effects_after_{number}": value for number, value in enumerate(last or ())}
-            result = connection.execute(self._ordered(bool(bounds)), {**values, **bounds})
+            result = connection.execute(self._ordered(rows_sql, bool(bounds)), {**values, **bounds})
             left = self.rows
             rows = result.fetchmany(min(PAGE_ROWS, left))
             has_more = bool(rows)
@@ -102,11 +110,21 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
                 yield rows, has_more
                 rows = following
 
-    def _ordered(self, bounded: bool) -> str:
+    def _readable(self, connection: Any, values: Mapping[str, Any]) -> str:
+        """The SELECT, in which what Python would change is text, as DuckDB prints it, or an error."""
+        result = connection.execute(f"SELECT * FROM ({self.sql}\n) AS effects_rows LIMIT 0", dict(values))
+        changed = []
+        for name, kind, *_ in result.description:
+            if (read := _READ.get(str(kind))) is not None:
+                beyond = _text(f"the column {name} holds infinity, which Python has not: cast it to text")
+                changed.append(f"{read.format(column=_name(name), beyond=beyond)} AS {_name(name)}")
+        return f"SELECT * REPLACE ({', '.join(changed)}) FROM ({self.sql}\n)" if changed else self.sql
+
+    def _ordered(self, rows_sql: str, bounded: bool) -> str:
         key = [_name(column) for column in self.key]
         where = f" WHERE {_above(key)}" if bounded else ""
         return (
-            f"SELECT {', '.join(map(_name, self.columns))} FROM ({self.sql}\n) AS effects_rows{where} "
+            f"SELECT {', '.join(map(_name, self.columns))} FROM ({rows_sql}\n) AS effects_rows{where} "
             f"ORDER BY {', '.join(f'{column} NULLS FIRST' for column in key)} LIMIT {self.rows + 1}"
         )
 
@@ -159,7 +177,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
         """A database in memory, with the files as views, that can open nothing beside them from now on."""
         _delete_abandoned()
         with tempfile.TemporaryDirectory(prefix=SPILL_PREFIX) as spill, self._connected(spill) as connection:
-            timer = Timer(QUERY_SECONDS, connection.interrupt)
+            timer = Timer(_QUERY_SECONDS, connection.interrupt)
             timer.daemon = True
             timer.start()
             try:
@@ -178,7 +196,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
     def _connected(self, spill: str) -> Any:
         settings: dict[str, Any] = {
             "memory_limit": f"{self.memory_mib}MiB", "threads": self.threads, "temp_directory": spill,
-            "max_temp_directory_size": SPILL, "autoinstall_known_extensions": False,
+            "max_temp_directory_size": _SPILL, "autoinstall_known_extensions": False,
             "autoload_known_extensions": False, "allow_community_extensions": False,
         }  # fmt: skip
         try:
@@ -207,7 +225,7 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 def _delete_abandoned() -> None:
     """Delete the temporary folders of killed workers: no query takes so long."""
-    before = time.time() - 2 * QUERY_SECONDS
+    before = time.time() - 2 * _QUERY_SECONDS
     for folder in Path(tempfile.gettempdir()).glob(f"{SPILL_PREFIX}*"):
         with suppress(OSError):  # another user's, or gone
             if folder.stat().st_mtime < before:

@@ -5,7 +5,6 @@ What a replica is behind is measured by the primary: by what it has committed, a
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,9 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import OperationalError
 
-from effects.extend import arguments, database_condition, require
+from effects.extend.arguments import arguments, require
+from effects.extend.process import own_logger
+from effects.extend.sql import database_condition
 from effects_reports.errors import DefinitionInvalid, ReportRefused
-from effects_reports.source.reading import has_state, reading
+from effects_reports.source.snapshot import has_state, reading
 
 Ready: TypeAlias = Callable[[Connection], None]
 T = TypeVar("T")
@@ -27,8 +28,8 @@ Behind: TypeAlias = Literal["wait", "primary", "refuse"]
 BEHIND: tuple[Behind, ...] = ("wait", "primary", "refuse")
 CATCH_UP_SECONDS = 1.0  # a replica that follows at once needs a moment for what was committed a moment ago
 LOOK_SECONDS = 0.05
-SERIALIZATION_FAILURE = "40001"
-_log = logging.getLogger("effects.reports")
+_SERIALIZATION_FAILURE = "40001"
+_log = own_logger("effects.reports")
 
 _PRIMARY = sa.text(
     "SELECT CAST(clock_timestamp() AS text) AS clock, CAST(pg_current_wal_insert_lsn() AS text) AS position, "
@@ -200,4 +201,4 @@ class ReportSource:
 
 def was_conflict(error: Exception) -> bool:
     """Whether a replica ended the statement because it had to replay what would change its rows."""
-    return has_state(error, SERIALIZATION_FAILURE)
+    return has_state(error, _SERIALIZATION_FAILURE)

@@ -7,26 +7,28 @@ gone, and the run is planned again. A copy outlives its worker; it needs as much
 
 from __future__ import annotations
 
-import logging
+import re
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from effects import StoreRejected, StoreUnavailable
-from effects.extend import whole_number
+from effects.extend.process import own_logger
+from effects.extend.text import whole_number
 from effects_reports.errors import ReportRefused
 
 HELD_SECONDS = 900.0
 LOOK_SECONDS = 1.0
-COPY_INFIX = "-report-"
-_log = logging.getLogger("effects.reports")
+_COPY_INFIX = "-report-"
+_EXPORTED = re.compile(r"[0-9A-Fa-f-]+")
+_log = own_logger("effects.reports")
 
 
 class SnapshotLost(Exception):
@@ -58,7 +60,7 @@ class Holder:
             raise
 
     def hold(self, needed: Callable[[str], bool]) -> None:
-        """Keep it open, in a thread of its own, while `needed(snapshot)`, called once a second, is true."""
+        """Keep it open, in its own thread, while `needed(snapshot)`, called once a second, is true."""
         threading.Thread(target=self._hold, args=(needed,), name="effects-snapshot", daemon=True).start()
 
     def _hold(self, needed: Callable[[str], bool]) -> None:
@@ -85,12 +87,14 @@ def _ask(needed: Callable[[str], bool], snapshot: str) -> bool:
         return True  # not known; the time limit applies
 
 
-def import_snapshot(connection: Connection, snapshot: str) -> None:
+def _import_snapshot(connection: Connection, snapshot: str) -> None:
     """Let the connection's transaction, which has just begun, see what the snapshot saw.
 
     Raises:
         SnapshotLost: its transaction has ended.
     """
+    if not _EXPORTED.fullmatch(snapshot):  # it is a stored row's, and stands in the statement itself
+        raise SnapshotLost
     try:
         connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{snapshot}'")  # it takes no parameter
     except DBAPIError as error:
@@ -112,7 +116,7 @@ def copy_database(engine: Engine, run_id: str, number: int) -> str:
     if not engine.url.database:
         raise ReportRefused("a snapshot of SQLite is a copy of its file, and this database has none", code="no_file")
     source = Path(engine.url.database).absolute()
-    target = source.with_name(f"{source.name}{COPY_INFIX}{run_id}-{number}")
+    target = source.with_name(f"{source.name}{_COPY_INFIX}{run_id}-{number}")
     target.unlink(missing_ok=True)
     try:
         with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(target)) as copy:
@@ -126,7 +130,7 @@ def copy_database(engine: Engine, run_id: str, number: int) -> str:
 
 
 @contextmanager
-def opened_copy(path: str) -> Iterator[Engine]:
+def _opened_copy(path: str) -> Iterator[Engine]:
     """An engine on a copy, read-only.
 
     Raises:
@@ -154,8 +158,64 @@ def copies(engine: Engine) -> dict[str, tuple[str, int]]:
         return {}
     source = Path(engine.url.database).absolute()
     readers = {}
-    for path in source.parent.glob(f"{source.name}{COPY_INFIX}*"):
-        run_id, _, text = path.name.rpartition(COPY_INFIX)[2].rpartition("-")
+    for path in source.parent.glob(f"{source.name}{_COPY_INFIX}*"):
+        run_id, _, text = path.name.rpartition(_COPY_INFIX)[2].rpartition("-")
         if (number := whole_number(text)) is not None:
             readers[str(path)] = (run_id, number)
     return readers
+
+
+_QUERY_CANCELED = "57014"
+_SESSION = text(
+    "SELECT set_config('statement_timeout', :milliseconds, true), set_config('DateStyle', 'ISO', true), "
+    "set_config('IntervalStyle', 'postgres', true), set_config('bytea_output', 'hex', true), "
+    "set_config('extra_float_digits', '1', true)"
+)
+
+
+@contextmanager
+def reading(
+    engine: Engine, *, seconds: float, snapshot: str | None = None, ready: Callable[[Connection], None] | None = None
+) -> Iterator[Connection]:
+    """One read-only transaction, rolled back at the end.
+
+    Args:
+        seconds: PostgreSQL ends a statement that takes longer.
+        snapshot: what the transaction then sees: an exported snapshot of PostgreSQL, the path of a copy on SQLite.
+        ready: called with the connection before its transaction begins, on PostgreSQL; what it raises passes through.
+
+    Raises:
+        SnapshotLost: it is no longer there.
+    """
+    if engine.dialect.name != "postgresql":
+        source = nullcontext(engine) if snapshot is None else _opened_copy(snapshot)
+        with source as source_engine, source_engine.connect() as connection:
+            yield connection.execution_options(effects_readonly=True)
+        return
+    with engine.connect() as plain:
+        if ready is not None:
+            ready(plain)
+        connection = plain.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        if snapshot is not None:
+            _import_snapshot(connection, snapshot)
+        begin_reading(connection, seconds)
+        yield connection
+
+
+def begin_reading(connection: Connection, seconds: float) -> None:
+    """Let PostgreSQL end a statement of this transaction that takes longer, and print what formats and driver expect.
+
+    That is for all routes alike, because the SELECT's own casts to text depend on it. How dates are read stays.
+    """
+    connection.execute(_SESSION, {"milliseconds": str(max(1, int(seconds * 1000)))})
+
+
+def was_too_long(error: Exception) -> bool:
+    """Whether PostgreSQL ended the statement for its time."""
+    return has_state(error, _QUERY_CANCELED)
+
+
+def has_state(error: Exception, state: str) -> bool:
+    """Whether PostgreSQL raised this with this SQLSTATE, by way of SQLAlchemy or of the driver alone."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(original, "sqlstate", None) == state

@@ -8,7 +8,8 @@ from datetime import datetime
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import Sql, Store, as_json, moment
+from effects.extend.sql import Sql, Store, as_json
+from effects.extend.text import moment
 
 _SUBSCRIBER = "bucket:"
 

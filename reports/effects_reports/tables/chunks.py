@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.extend import Sql, Store, as_json, columns_of
+from effects.extend.sql import Sql, Store, as_json, columns_of
 
 OPEN = "state IN ('pending', 'running')"
-RESUMABLE = "state IN ('pending', 'running', 'failed', 'cancelled')"
+_PLACE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 
 
 class NewChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,6 +23,7 @@ class NewChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lo: list[Any] | None = None
     hi: list[Any] | None = None
     rows_planned: int | None
+    rows_before: int
     job_id: int
 
 
@@ -46,9 +48,12 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     lo: str | None
     hi: str | None
     rows_planned: int | None
+    rows_before: int
     rows_seen: int
     rows_done: int
     bytes_done: int
+    plain_bytes: int
+    plain_crc32: int
     attempt: int
     job_id: int
     token: int
@@ -78,9 +83,22 @@ def _of_run(sql: Sql) -> str:
 
 
 def chunks_of(store: Store, connection: Connection, run_id: str) -> list[Chunk]:
-    """All of them, split ones too, in the order of their rows."""
-    chunks = [_chunk(row) for row in store.all(connection, _of_run, run_id=run_id)]
-    return sorted(chunks, key=lambda chunk: chunk.place)
+    """All of them, split ones too, in the order of their rows.
+
+    Raises:
+        ValueError: the place of one cannot be read.
+    """
+    return sorted(_chunks(store, connection, run_id), key=lambda chunk: chunk.place)
+
+
+def shown_chunks(store: Store, connection: Connection, run_id: str) -> list[Chunk]:
+    """The same to be looked at: those whose place cannot be read come last."""
+    chunks = _chunks(store, connection, run_id)
+    return sorted(chunks, key=lambda chunk: (0, chunk.place) if _PLACE.fullmatch(chunk.ordinal) else (1, ()))
+
+
+def _chunks(store: Store, connection: Connection, run_id: str) -> list[Chunk]:
+    return [_chunk(row) for row in store.all(connection, _of_run, run_id=run_id)]
 
 
 def _by_jobs(sql: Sql) -> str:
@@ -135,6 +153,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int
     bytes: int
+    plain_bytes: int
+    plain_crc32: int
     part: str
     sha256: str
     boot: str | None
@@ -145,7 +165,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 def _finish(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_chunks} SET state = 'done', rows_done = :rows, rows_seen = :rows, bytes_done = :bytes,
-        part = :part, sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now},
+        plain_bytes = :plain_bytes, plain_crc32 = :plain_crc32, part = :part,
+        sha256 = :sha256, boot = :boot, route = :route, finished_at = {sql.now}, updated_at = {sql.now},
         hi = COALESCE(hi, {"CAST(:end AS jsonb)" if sql.postgresql else ":end"})
     WHERE {_HELD}"""
 
@@ -227,7 +248,7 @@ def _count_by_state(sql: Sql) -> str:
         f"COALESCE(sum(CASE WHEN state = '{state}' THEN 1 ELSE 0 END), 0) AS {state}" for state in states
     )
     sums = ("rows_seen", "rows_done", "bytes_done", "rows_planned")
-    numbers = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint) AS {name}" for name in sums)
+    numbers = ", ".join(f"CAST(COALESCE(sum({sql.finite(name)}), 0) AS bigint) AS {name}" for name in sums)
     unplanned = "sum(CASE WHEN rows_planned IS NULL THEN 1 ELSE 0 END)"
     took = f"sum(CASE WHEN state = 'done' THEN {sql.seconds('started_at', 'finished_at')} END)"
     return f"""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger
+from effects.extend.jobs import Settlement
+from effects.extend.ledger import LedgerRow, TableLedger
+from effects.extend.sql import Sql, Store
 
 MATCHES_MAX = 100
 

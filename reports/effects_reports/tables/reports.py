@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import Sql, Store, as_json
+from effects.extend.sql import Sql, Store, as_json
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ def _count_download(sql: Sql) -> str:
 
 
 def count_download(store: Store, run_id: str) -> None:
-    """One more, in a transaction of its own."""
+    """One more, in its own transaction."""
     with store.begin() as connection:
         store.write(connection, _count_download, run_id=run_id)
 

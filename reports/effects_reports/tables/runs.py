@@ -1,16 +1,17 @@
-"""Runs of reports and their states. Every step is one conditional update: a second caller changes nothing."""
+"""Runs of reports, their states and lists. Every step is one conditional update: a second caller changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.extend import Sql, Store, as_json, repr_without
+from effects.extend.sql import ANY_TIME, Sql, Statement, Store, Window, and_each, as_json, set_filters
+from effects.extend.text import repr_without
 
-ACTIVE = ("requested", "planning", "running", "assembling", "cancelling")
 WORKING = ("requested", "planning", "running", "assembling")
 ENDED = ("ready", "failed", "cancelled", "expired")
 LIST_MAX = 1000
@@ -108,6 +109,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     read_from: str | None
     read_position: str | None
     snapshot_restarts: int
+    full_since: float | None
     progress_floor: float
     error_code: str | None
     error_text: str | None
@@ -123,7 +125,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _JSON = ("params", "columns")
-_TIMES = ("as_of", "created_at", "planned_at", "assembling_at", "ended_at", "expires_at")
+_TIMES = ("as_of", "full_since", "created_at", "planned_at", "assembling_at", "ended_at", "expires_at")
 
 
 def _run_columns(sql: Sql, alias: str = "r") -> str:
@@ -255,7 +257,8 @@ def become_cancelled(store: Store, connection: Connection, run_id: str) -> bool:
 def _restart(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_runs} SET state = :state, round = round + 1, error_code = NULL, error_text = NULL,
-        ended_at = NULL, assembling_at = NULL, repairs = 0, snapshot_restarts = snapshot_restarts + :restarts,
+        ended_at = NULL, assembling_at = NULL, full_since = NULL, repairs = 0,
+        snapshot_restarts = snapshot_restarts + :restarts,
         progress_floor = {sql.greatest("progress_floor", "CAST(:floor AS double precision)")}, updated_at = {sql.now}
     WHERE id = :id AND state = :was"""
 
@@ -288,6 +291,36 @@ def back_to_running(store: Store, connection: Connection, run: Run) -> bool:
     return store.write(connection, _repair, id=run.id, round=run.round) == 1
 
 
+def _full(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.report_runs} SET full_since = COALESCE(full_since, {sql.now}) WHERE id = :id
+    RETURNING {sql.seconds("full_since", sql.now)} AS waited"""
+
+
+def note_full(store: Store, connection: Connection, run_id: str) -> float:
+    """Note that the storage has no room for the run, and how many seconds that has lasted."""
+    row = store.row(connection, _full, id=run_id)
+    return 0.0 if row is None else float(row.waited)
+
+
+def _has_room(sql: Sql) -> str:
+    return f"UPDATE {sql.report_runs} SET full_since = NULL WHERE id = :id"
+
+
+def note_room(store: Store, connection: Connection, run_id: str) -> None:
+    """Something of the run was written: a storage that is full again is so from then on."""
+    store.write(connection, _has_room, id=run_id)
+
+
+def _failed_with(sql: Sql) -> str:
+    return f"SELECT id FROM {sql.report_runs} WHERE state = 'failed' AND error_code = :code ORDER BY created_at, id"
+
+
+def failed_with(store: Store, connection: Connection, code: str) -> list[str]:
+    """The runs that have failed so, the oldest first."""
+    return [row.id for row in store.all(connection, _failed_with, code=code)]
+
+
 def _floor(sql: Sql) -> str:
     return f"""
     UPDATE {sql.report_runs} SET progress_floor = CAST(:floor AS double precision)
@@ -297,3 +330,65 @@ def _floor(sql: Sql) -> str:
 def raise_floor(store: Store, connection: Connection, run_id: str, floor: float) -> None:
     """What progress has been shown is not taken back."""
     store.write(connection, _floor, id=run_id, floor=floor)
+
+
+class RunFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs a list has; None is no filter.
+
+    Args:
+        window: when they were requested.
+        before: the id of a run; only older ones: the next page.
+    """
+
+    report: str | None = None
+    state: str | None = None
+    key: str | None = None
+    window: Window = ANY_TIME
+    before: str | None = None
+    limit: int = 50
+
+
+def run_ids(store: Store, connection: Connection, filters: RunFilters) -> list[str]:
+    """The newest runs that match."""
+    names = ("report", "state", "key", "before")
+    parameters = set_filters({name: getattr(filters, name) for name in names} | filters.window.parameters())
+    rows = store.all(connection, _ids(frozenset(parameters)), limit=filters.limit, **parameters)
+    return [row.id for row in rows]
+
+
+@cache
+def _ids(names: frozenset[str]) -> Statement:
+    def build(sql: Sql) -> str:
+        cursor = f"SELECT b.created_at, b.id FROM {sql.report_runs} AS b WHERE b.id = :before"
+        by_filter = {
+            "report": "r.report = :report",
+            "state": "r.state = :state",
+            "key": "r.key = :key",
+            "before": f"(r.created_at, r.id) < ({cursor})",
+            **sql.bounds("r.created_at"),
+        }
+        return f"""
+        SELECT r.id FROM {sql.report_runs} AS r WHERE true{and_each(by_filter, names)}
+        ORDER BY r.created_at DESC, r.id DESC LIMIT :limit"""
+
+    return build
+
+
+class FailingStep(msgspec.Struct, frozen=True):
+    """A live job of a run whose last attempt failed."""
+
+    job_id: int
+    error: str
+
+
+def read_failing_step(store: Store, connection: Connection, run_id: str) -> FailingStep | None:
+    row = store.row(connection, _failing, run_id=run_id)
+    return None if row is None else FailingStep(row.id, row.last_error or row.error_code)
+
+
+def _failing(sql: Sql) -> str:
+    return f"""
+    SELECT id, error_code, last_error FROM {sql.jobs} WHERE error_code IS NOT NULL AND id IN (
+        SELECT job_id FROM {sql.report_chunks} WHERE run_id = :run_id
+        UNION ALL SELECT job_id FROM {sql.generated_reports} WHERE run_id = :run_id)
+    ORDER BY id LIMIT 1"""

@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.extend import Json, UtcTime, check_json, ledger_columns, now_column
+from effects.extend.rows import Json, UtcTime, check_json, ledger_columns, now_column
 
 RUN_STATES = (
     "requested", "planning", "running", "assembling", "ready", "failed", "cancelling", "cancelled", "expired",
@@ -104,6 +104,7 @@ def _runs(metadata: MetaData) -> Table:
         now_column("updated_at"),
         Column("read_from", Text),  # primary or replica, that the plan has read; NULL without a replica
         Column("read_position", Text),  # how far that was
+        Column("full_since", UtcTime),  # the storage has had no room for it since; NULL while it has
         Column("packing", Text),  # frozen by the plan: codec and level; NULL where the format alone decides
         CheckConstraint(_one_of(RUN_STATES), name="ck_effects_report_runs_state"),
         CheckConstraint("total_kind IN ('exact', 'estimated', 'unknown')", name="ck_effects_report_runs_total_kind"),
@@ -126,6 +127,7 @@ def _chunks(metadata: MetaData, runs: Table) -> Table:
         Column("lo", Json),  # keys above this, NULL from the first
         Column("hi", Json),  # up to and with this, NULL to the last
         Column("rows_planned", BigInteger),
+        _count("rows_before"),  # of its sheet, as far as was known when the chunk was made
         _count("rows_seen"),  # of any attempt so far; what progress is made of
         _count("rows_done"),
         _count("bytes_done"),
@@ -140,6 +142,8 @@ def _chunks(metadata: MetaData, runs: Table) -> Table:
         Column("started_at", UtcTime),
         Column("finished_at", UtcTime),
         now_column("updated_at"),
+        _count("plain_bytes"),  # of what a part of a gzip file holds, for the trailer of the file
+        _count("plain_crc32"),
         Column("boot", Text),  # of the machine that may still hold the part in memory; NULL: its bytes are checked
         CheckConstraint(_one_of(CHUNK_STATES), name="ck_effects_report_chunks_state"),
         postgresql_with={"fillfactor": "70"},

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.extend import Sql, Store, as_json, moment
+from effects.extend.sql import Sql, Store, as_json
+from effects.extend.text import moment
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True):

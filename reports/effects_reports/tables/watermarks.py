@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
 
 import msgspec
 from sqlalchemy import Connection
 
-from effects.extend import Sql, Store, moment
+from effects.extend.sql import Sql, Store
 from effects_reports.tables.runs import ENDED
 
 _ENDED = f"({', '.join(repr(state) for state in ENDED)})"
@@ -27,16 +26,6 @@ class IncrementBounds(msgspec.Struct, frozen=True):
     dialect: str
     lo: int | None
     hi: int
-
-
-class Watermark(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the runs of a report with these params have come. `position`: a number of the database's, or None."""
-
-    series: str
-    report: str
-    position: int | None
-    run_id: str | None
-    updated_at: datetime
 
 
 def series_of(report: str, params: bytes) -> str:
@@ -116,17 +105,6 @@ def _advance(sql: Sql) -> str:
 def advance(store: Store, connection: Connection, run_id: str) -> None:
     """The run is ready: the next one begins where it ends. Nothing for a run that is not incremental."""
     store.write(connection, _advance, run_id=run_id)
-
-
-def _list(sql: Sql) -> str:
-    return f"""
-    SELECT series, report, position, run_id, {sql.epoch("updated_at")} AS updated_at
-    FROM {sql.report_watermarks} ORDER BY series"""
-
-
-def list_watermarks(store: Store, connection: Connection) -> list[Watermark]:
-    """Every watermark."""
-    return [Watermark(**{**row._mapping, "updated_at": moment(row.updated_at)}) for row in store.all(connection, _list)]
 
 
 def _delete(sql: Sql) -> str:

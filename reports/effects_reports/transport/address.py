@@ -7,11 +7,12 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import msgspec
 
-from effects.extend import Private, host_allowed, is_printable, is_web_port
+from effects.extend.http import Private, host_allowed, is_web_port
+from effects.extend.text import is_printable
 from effects_reports.errors import BucketInvalid
 
-OBJECT_BYTES_MAX = 1024  # S3's own limit of a key
-DEFAULT_REGION = "us-east-1"  # what stores that know no regions are signed for
+_OBJECT_BYTES_MAX = 1024  # S3's own limit of a key
+_DEFAULT_REGION = "us-east-1"  # what stores that know no regions are signed for
 _FORM = "give s3://bucket/prefix?region=…, for other stores than Amazon's with &endpoint=https://…"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
@@ -63,7 +64,7 @@ def parse_address(url: str, *, allow_private: Private = False) -> BucketAddress:
     if prefix:
         check_object(prefix)
     origin = f"https://s3.{region}.amazonaws.com" if endpoint is None else _origin(endpoint, allow_private)
-    return BucketAddress(parts.netloc, prefix, region or DEFAULT_REGION, origin)
+    return BucketAddress(parts.netloc, prefix, region or _DEFAULT_REGION, origin)
 
 
 def check_object(name: str) -> str:
@@ -73,7 +74,7 @@ def check_object(name: str) -> str:
         BucketInvalid: it is empty, longer than 1,024 bytes, has a character that does not print, or an empty, `.` or
             `..` step.
     """
-    if not name or not is_printable(name) or len(name.encode()) > OBJECT_BYTES_MAX:
+    if not name or not is_printable(name) or len(name.encode()) > _OBJECT_BYTES_MAX:
         raise BucketInvalid("the object's name is empty, longer than 1,024 bytes, or does not print")
     if any(step in ("", ".", "..") for step in name.split("/")):
         raise BucketInvalid("the object's name begins or ends with /, or has an empty, . or .. step")

@@ -1,4 +1,4 @@
-"""One file into a bucket: looked for first, sent whole or in parts, and looked for again where no answer came.
+"""An upload into a customer's bucket over S3's HTTP API: what it answers, and one PUT or several parts.
 
 The object carries the file's SHA-256 as metadata. Whoever finds it there with that SHA-256 and size knows that it is
 done, so that a repeat after a crash sends nothing twice, and the same bytes under the same key at worst.
@@ -6,21 +6,146 @@ done, so that a repeat after a crash sends nothing twice, and the same bytes und
 
 from __future__ import annotations
 
+import html
 import re
+import ssl
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 from urllib.parse import quote
 
+import httpx
 import msgspec
 
-from effects import Attempt, Cancelled, Done, Outcome, Refused, Retry, Unknown
-from effects.extend import AddressRefused, attachment, declare, point
-from effects_reports.transport.s3 import S3Answer, S3Client
+from effects import Attempt, Cancelled, ConfigurationError, Done, Outcome, Refused, Retry, Unknown
+from effects.extend.files import attachment
+from effects.extend.http import (
+    AddressRefused,
+    Exchange,
+    GuardedNetwork,
+    LoopHttpClient,
+    Private,
+    Resolver,
+    system_resolver,
+    verifying_context,
+)
+from effects.extend.process import VERSION, declare, point
+from effects_reports.transport.address import BucketAddress
+
+try:
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+except ImportError as error:
+    text = "delivery into buckets needs a signer: pip install 'effects-toolkit-reports[buckets]'"
+    raise ConfigurationError(text) from error
+
+_REQUEST_SECONDS = 120.0
+_ANSWER_BYTES_MAX = 64 * 1024
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
+_UPLOAD_ID = re.compile(rb"<UploadId>([!-;=-~]{1,1024})</UploadId>")
+
+
+class S3Answer:
+    """One request's end: a status, or a fault of network or peer."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.status = exchange.status
+        self.fault, self.reason = exchange.failure, exchange.reason
+        if exchange.unread:  # whose file it is, and how long, stands in the head
+            self.status, self.fault, self.reason = None, "bad_answer", "the head of the bucket's answer cannot be read"
+        self.wrote = exchange.wrote
+        self.body = exchange.body
+        self.header = exchange.header
+        code = _CODE.search(exchange.body)
+        self.code = "" if code is None else code.group(1).decode()
+        self.is_success = self.status is not None and 200 <= self.status <= 299
+        self.is_whole = exchange.body_end == "whole"
+
+    @property
+    def upload_id(self) -> str | None:
+        """Of a multipart upload that has begun."""
+        upload_id = _UPLOAD_ID.search(self.body)
+        return None if upload_id is None else upload_id.group(1).decode()
+
+    def uploads_of(self, key: str) -> list[str]:
+        """Ids of the unfinished uploads of this key, where the answer lists uploads."""
+        ids = []
+        for piece in self.body.split(b"<Upload>")[1:]:  # by no expression that looks for each one's end in all others
+            upload, _, _ = piece.partition(b"</Upload>")
+            name, _, _ = upload.partition(b"<Key>")[2].partition(b"</Key>")
+            upload_id = _UPLOAD_ID.search(upload)
+            if upload_id is not None and html.unescape(name.decode(errors="replace")) == key:
+                ids.append(upload_id.group(1).decode())
+        return ids
+
+
+class S3Client:
+    """Requests to one bucket, for one event loop: `async with S3Client(…) as client:`.
+
+    Args:
+        access_key_id, secret_access_key: what signs.
+        allow_private: which private addresses are open.
+        ssl_context: instead of the verifying one that all share.
+        resolver: instead of the system's.
+    """
+
+    def __init__(
+        self,
+        address: BucketAddress,
+        access_key_id: str,
+        secret_access_key: str,
+        *,
+        allow_private: Private = False,
+        ssl_context: ssl.SSLContext | None = None,
+        resolver: Resolver = system_resolver,
+    ) -> None:
+        self.address = address
+        self._auth = S3SigV4Auth(Credentials(access_key_id, secret_access_key), "s3", address.region)
+        origin = httpx.URL(address.origin)
+        secure = origin.scheme == "https"
+        self._client = LoopHttpClient(
+            origin,
+            GuardedNetwork(allow_private=allow_private, resolver=resolver).connect,
+            ssl_context=(ssl_context or verifying_context(trust_env=True)) if secure else None,
+            idle_max=1,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._client.close()
+
+    async def send(
+        self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, seconds: float
+    ) -> S3Answer:
+        """Send one request. No fault of the network, the bucket or its address raises.
+
+        Args:
+            target: path and query, quoted.
+            seconds: for everything; at most 120.
+        """
+        exchange = Exchange(min(seconds, _REQUEST_SECONDS), "resolve")
+        signed, path = self._signed(method, target, body, headers or {}), target.encode("ascii")
+        try:
+            await self._client.send(exchange, method, path, signed, body, body_bytes_max=_ANSWER_BYTES_MAX)
+        except AddressRefused as refusal:
+            exchange.fail(refusal.code, str(refusal))
+        exchange.end()
+        return S3Answer(exchange)
+
+    def _signed(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+        """All headers but Host and Content-Length. The signature covers the body's SHA-256: a cut body is refused."""
+        own = {"user-agent": f"effects/{VERSION}", "accept-encoding": "identity", **headers}
+        request = AWSRequest(method=method, url=self.address.origin + target, data=body, headers=own)
+        self._auth.add_auth(request)
+        return {str(name).lower(): str(value) for name, value in request.headers.items()}
+
 
 PART_BYTES = 5 * 1024 * 1024  # S3's own minimum: an upload holds a few of them in memory
 PARTS_MAX = 10_000  # S3's own limit
 MARGIN_SECONDS = 2.0  # a request ends before the attempt's time limit does
-SHA256_HEADER, RUN_HEADER = "x-amz-meta-effects-sha256", "x-amz-meta-effects-run"
+_SHA256_HEADER, _RUN_HEADER = "x-amz-meta-effects-sha256", "x-amz-meta-effects-run"
 _SIZE = re.compile(r"/(\d+)\Z")
 _BUSY = (429, 503)
 _CONFLICT = (404, 408, 409)  # an upload that another try has ended, or a change at the same time
@@ -29,7 +154,7 @@ _NO_SUCH_BYTES = 416
 _NO_CONDITIONS = 501  # to a request with If-None-Match
 _DAMAGED = frozenset({"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"})  # 400, on the way
 
-Presence: TypeAlias = Literal["ours", "absent", "other", "hidden"]
+_Presence: TypeAlias = Literal["ours", "absent", "other", "hidden"]
 
 declare(
     {
@@ -55,8 +180,8 @@ class Delivered(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "content-type": self.content_type,
             "content-disposition": attachment(self.filename),
-            SHA256_HEADER: self.sha256,
-            RUN_HEADER: self.run_id,
+            _SHA256_HEADER: self.sha256,
+            _RUN_HEADER: self.run_id,
         }
 
 
@@ -94,7 +219,7 @@ class BucketUpload:
     def _seconds_left(self) -> float:
         return self._attempt.remaining_seconds() - MARGIN_SECONDS
 
-    async def _look(self) -> tuple[Presence, S3Answer]:
+    async def _look(self) -> tuple[_Presence, S3Answer]:
         """Whether the object is there, by its first byte: an answer to HEAD has no reason in it."""
         answer = await self._send("GET", range="bytes=0-0")
         if answer.status == _NO_SUCH_BYTES:  # an empty object, whose metadata is not told with an error
@@ -102,7 +227,7 @@ class BucketUpload:
         if answer.status in (200, 206):
             size = _SIZE.search(answer.header("content-range") or f"/{answer.header('content-length')}")
             is_whole = size is not None and int(size.group(1)) == self._file.bytes
-            is_ours = answer.header(SHA256_HEADER) == self._file.sha256
+            is_ours = answer.header(_SHA256_HEADER) == self._file.sha256
             return ("ours" if is_ours and is_whole else "other"), answer
         if answer.status == 404 and answer.code != "NoSuchBucket":
             return "absent", answer

@@ -6,8 +6,7 @@ import hashlib
 import random
 from datetime import UTC, datetime, timedelta
 
-from effects_email.message.headers import check_header
-from effects_email.message.mime import build
+from effects_email.message.mime import build, check_header
 from effects_email.message.source import Address, Attachment, MessageSource
 
 _WORDS = ["Rechnung", "größer", "注文", "a\tb", "  two", "x" * 90, ".", "From here", "=3D", "e-mail", "\u00a0", "✓"]

@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from effects_email.dkim.entries import parse_entries
-from effects_email.dkim.keys import load_keys
-from effects_email.dkim.signing import DkimSigner
+from effects_email.dkim.signing import DkimSigner, load_keys
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

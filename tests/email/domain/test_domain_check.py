@@ -9,13 +9,18 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import ConfigurationError
-from effects.observation.doctor import examine
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
+from effects.operate.doctor import examine
 from effects_email import EmailSettings
-from effects_email.domain.checks import examine_domain
-from effects_email.domain.lookup import DnsUnavailable, Lookup
-from effects_email.domain.own import DOCTOR_SECONDS, sending_domain
-from effects_email.domain.records import is_aligned, spf_lookups
+from effects_email.domain import (
+    DOCTOR_SECONDS,
+    DnsUnavailable,
+    Lookup,
+    examine_domain,
+    is_aligned,
+    sending_domain,
+    spf_lookups,
+)
 from tests.cli.conftest import Run, _logging, run
 from tests.conftest import AppFactory
 from tests.email.dkim.keys import both, ed25519, published, rsa, setting, signer

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects.worker import Worker
 from effects_email import EmailReceipt, EmailSend, send_templated_email
 from effects_email.transport import url as transport_urls
@@ -60,8 +60,8 @@ def make_shop(app_factory: AppFactory, templates: Path, post: Post) -> Iterator[
     transport_urls.register("post", lambda parsed: post)
 
     def make(**options: Any) -> Effects:
-        settings = {"keys": KEYS, "templates": templates, "email_from": "Shop <hello@shop.example>", **options}
-        return app_factory(job_types=[], smtp_url="post://there", **settings)
+        settings = {"keys": KEYS, "templates": templates, "email_from": "Shop <hello@shop.example>"}
+        return app_factory(job_types=[], **{"smtp_url": "post://there", **settings, **options})
 
     yield make
     transport_urls._registered.pop("post")

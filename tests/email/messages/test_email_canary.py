@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from effects import Effects, EffectsError, IdempotencyConflict
-from effects.retention import prune
+from effects.app.retention import prune
 from effects_email import NewEmail, send_templated_email, send_templated_emails
 from effects_email.admin import get_email
 from tests.cli.conftest import effects as command

@@ -8,7 +8,7 @@ import pytest
 
 from effects import Effects, KeyUnavailable, enqueue
 from effects_email import EmailReceipt, send_templated_email, suppress
-from effects_email.suppressions.suppression import find_suppressions, unsuppress
+from effects_email.suppression import find_suppressions, unsuppress
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain
 from tests.email.messages.post import Post
 from tests.support.manual_workers import row, rows

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from sqlalchemy.orm import Session
 
 from effects import Effects, IdempotencyConflict
-from effects.extend import DAY_SECONDS
+from effects.extend.arguments import DAY_SECONDS
 from effects.worker import Worker
 from effects_email import (
     AttachmentInvalid,

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from effects import Effects
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters, list_dead
+from effects.operate.tables.audit import audit
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
 from effects_email import EmailReceipt, forget_address
 from effects_email.events import EventKind, IncomingEvent, take
 from effects_email.transport.base import OutgoingMessage, Verdict
@@ -41,7 +41,7 @@ def tell(shop: Effects) -> Tell:
             provider="dsn", provider_event_id=f"e{next(numbers)}", kind=kind, code=None,
             reference=reference(message_id), provider_id=None, recipient=recipient, at=None,
         )  # fmt: skip
-        assert take(shop, event)
+        assert take(shop, [event])
 
     return report
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from effects import ConfigurationError, Effects
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_email import EmailReceipt, send_templated_email
 from effects_email.admin import get_email
 from effects_email.settings import EmailSettings
-from effects_email.transport import rests
+from effects_email.transport import registry
 from effects_email.transport import url as transport_urls
 from effects_email.transport.base import Reply, Verdict
-from effects_email.transport.rests import TRIAL_SECONDS, Rests
+from effects_email.transport.registry import TRIAL_SECONDS, Rests
 from tests.cli.conftest import Run
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain
 from tests.email.messages.post import KeyedPost, Post, verdict
@@ -210,7 +210,7 @@ def test_a_transport_of_a_list_must_be_set(make_shop: MakeShop) -> None:
 
 def test_one_message_at_a_time_tries_a_transport_whose_rest_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     resting, now = Rests(), [1000.0]
-    monkeypatch.setattr(rests.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(registry.time, "monotonic", lambda: now[0])
     assert resting.may_try("default")
     resting.down("default")
     assert not resting.may_try("default")

@@ -11,16 +11,15 @@ import pytest
 from sqlalchemy import text
 
 from effects import Effects, JobStateError
-from effects.retention import prune
-from effects.secrets.keys import generate_key
+from effects.app.retention import prune
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
+from effects.operate.tables.rotate import count_keys, rotate
 from effects.store.db.sql import Window
-from effects.store.operator import resolve as resolution
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters, list_dead
-from effects.store.rotate import count_keys, rotate
+from effects.store.effects import requeue as resolution
 from effects_email import EmailNotFound, EmailReceipt, RenderingFailed
-from effects_email.admin import get_email, key_of_job, requeue_email
-from effects_email.listing import list_emails
+from effects_email.admin import get_email, key_of_job, list_emails, requeue_email
 from effects_email.tables import lists, retention
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, write
 from tests.email.messages.post import Post, verdict
@@ -83,7 +82,7 @@ def test_an_unresolved_message_keeps_its_content(shop: Effects, send: Send, post
     assert prune(shop).packages == {}
     [dead_letter] = list_dead(shop.store, shop.ledgers, DeadFilters())
     if kind == "unknown":
-        resolution.resolve(shop.store, shop.job_types, shop.ledgers, dead_letter.id, "give-up", actor="ann")
+        resolution.resolve_unknown(shop.store, shop.job_types, shop.ledgers, dead_letter.id, "give-up", actor="ann")
     else:
         resolution.ignore(shop.store, shop.ledgers, dead_letter.id, actor="ann", reason="seen")
     assert prune(shop).packages == {"email.send": 1}

@@ -16,10 +16,9 @@ from effects import IdempotencyConflict
 from effects.worker import Worker
 from effects_email import EmailInvalid, RenderingFailed, TemplateError, escape_markdown, send_email
 from effects_email.templates.folder import TemplateFolder
-from effects_email.templates.lint import lint, variables_of
+from effects_email.templates.gallery import lint, variables_of
 from effects_email.templates.markdown import html_of
-from effects_email.templates.rendering import Rendered, Renderer
-from effects_email.templates.text import text_of
+from effects_email.templates.rendering import Rendered, Renderer, text_of
 from tests.email.messages.conftest import MakeShop, write
 from tests.email.messages.post import Post
 

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from effects import Effects
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_email import NewEmail, send_templated_emails
-from effects_email.suppressions.suppression import find_suppressions, suppress, unsuppress
+from effects_email.suppression import find_suppressions, suppress, unsuppress
 from effects_email.transport.base import Kind, OutgoingMessage, Verdict
 from tests.email.messages.conftest import CONTEXT, MakeShop, drain
 from tests.email.messages.post import Post, verdict

@@ -8,18 +8,32 @@ import pytest
 
 from effects import Effects
 from effects.errors import StoreUnavailable
-from effects.store.operator.audit import audit
-from effects_email import refusals
-from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS
-from effects_email.refusals import ADDRESS_MESSAGES, ALIKE_MESSAGES, RefusalRun, enough, likeness, weigh
-from effects_email.suppressions.suppression import list_suppressions
-from effects_email.tables import refusals as table
+from effects.operate.tables.audit import audit
+from effects.operate.tables.limit_status import list_limits
+from effects_email import classify
+from effects_email.classify import (
+    ADDRESS_MESSAGES,
+    ALIKE_MESSAGES,
+    BEHIND_SECONDS,
+    CONFIG_SECONDS,
+    HOLD_SECONDS,
+    LOGIN_SECONDS,
+    RefusalRun,
+    enough,
+    likeness,
+    weigh,
+)
+from effects_email.suppression import list_suppressions
+from effects_email.tables import transports as table
 from effects_email.transport.base import OutgoingMessage, Reply, Verdict
-from effects_email.transport.replies.verdicts import reply_of, verdict_of_reply
+from effects_email.transport.http_api.client import ProviderExchange
+from effects_email.transport.http_api.transport import Said, verdict_of
+from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
 from tests.email.messages.conftest import drain
 from tests.email.messages.post import Post
 from tests.email.messages.sending import GROUP, Send
 from tests.support.manual_workers import rows
+from tests.support.sampling import sample
 
 OK = "250 2.0.0 queued"
 CLOSED = "550 5.7.1 You must authenticate first"  # a closed group in words that might be about our login
@@ -40,6 +54,13 @@ def answers(post: Post, **replies: str) -> None:
         }
 
     post.decide = decide
+
+
+def paused_seconds(app: Effects) -> float:
+    with app.store.read() as connection:
+        [limit] = list_limits(app.store, connection, paused=True)
+        assert limit.paused_until is not None
+        return float(limit.paused_until.timestamp() - app.store.now(connection))
 
 
 def is_paused(app: Effects) -> bool:
@@ -104,10 +125,61 @@ def test_a_fault_of_ours_pauses_the_transport_at_the_second_message_and_loses_no
     assert list_suppressions(effects=shop) == []
 
 
+async def released() -> None:
+    """Nothing was to be recorded."""
+
+
+def provider_said(provider: str, *, status: int | None = None, failure: str | None = None) -> Verdict:
+    exchange = ProviderExchange(released, 30)
+    exchange.status, exchange.failure = status, failure
+    return verdict_of(provider, (), exchange, Said())
+
+
+LOGIN_FAULTS = {
+    "535 at the login": lambda: said("535 5.7.8 wrong", "auth"),
+    "534 at the login": lambda: said("534 5.7.9 too weak", "auth"),
+    "530 at MAIL": lambda: said("530 5.7.0 authenticate first", "mail"),
+    "530 at RCPT": lambda: said("530 5.7.1 authenticate first"),
+    "a certificate": lambda: verdict_of_fault("starttls", "tls_unverified"),
+    "no STARTTLS": lambda: verdict_of_fault("starttls", "not_offered"),
+    "a provider's 401": lambda: provider_said("resend", status=401),
+    "a provider's 403": lambda: provider_said("mailgun", status=403),
+    "a provider's certificate": lambda: provider_said("ses", failure="tls_unverified"),
+}
+
+
 @pytest.mark.slow
-def test_a_worker_with_the_wrong_password_stops_no_other_worker_and_costs_no_try(
-    shop: Effects, send: Send, post: Post
+@pytest.mark.parametrize("fault", sample(LOGIN_FAULTS, 3))
+def test_a_refused_login_pauses_the_transport_at_once_and_one_message_tries(
+    shop: Effects, send: Send, post: Post, fault: str
 ) -> None:
+    """Three messages to one person: the pause depends neither on the number of recipients nor on that of messages."""
+    post.decide = lambda outgoing: dict.fromkeys(outgoing.recipients, LOGIN_FAULTS[fault]())
+    for number in range(3):
+        send(to="boss@x.example", event_id=str(number))
+    drain(shop)
+    begun, tries = len(post.outgoing), [0]
+    assert 1 <= begun <= 3, "those that were under way at that moment"
+    for seconds in (*LOGIN_SECONDS, LOGIN_SECONDS[-1]):
+        left = paused_seconds(shop)
+        assert seconds - 30 < left <= seconds
+        shop.store.shift_clock(left - 5)
+        drain(shop)
+        assert len(post.outgoing) == begun + tries[-1], "nothing is tried before the pause ends"
+        shop.store.shift_clock(7 + BEHIND_SECONDS)
+        drain(shop)
+        tries.append(len(post.outgoing) - begun)
+    assert tries == [0, 1, 2, 3, 4, 5]
+    assert {row["attempts"] for row in rows(shop, "jobs")} == {0}
+    answers(post)
+    shop.store.shift_clock(LOGIN_SECONDS[-1] + 10)
+    drain(shop)
+    assert state(shop) == {"done": 3}
+    assert [row["breaker_state"] for row in rows(shop, "limits")] == ["closed"]
+
+
+@pytest.mark.slow
+def test_a_worker_with_the_wrong_password_costs_no_other_message_a_try(shop: Effects, send: Send, post: Post) -> None:
     """Every second message comes to the worker that cannot log in."""
     turns = iter(range(1000))
 
@@ -117,12 +189,10 @@ def test_a_worker_with_the_wrong_password_stops_no_other_worker_and_costs_no_try
     post.decide = decide
     for number in range(10):
         send(to=f"u{number}@x.example")
-        drain(shop)
-        assert not is_paused(shop)
     while rows(shop, "jobs"):
-        assert max(row["attempts"] for row in rows(shop, "jobs")) == 0
-        shop.store.shift_clock(A_WHILE)
         drain(shop)
+        assert max((row["attempts"] for row in rows(shop, "jobs")), default=0) == 0
+        shop.store.shift_clock(LOGIN_SECONDS[-1])
     assert state(shop) == {"done": 10}
 
 
@@ -237,7 +307,7 @@ def test_threads_count_their_refusals_independently(shop: Effects) -> None:
     def refuse(thread: int) -> None:
         start.wait()
         for number in range(3):
-            run = refusals.count(shop, "default", verdict, f"u{thread}.{number}@x.example", None)
+            run = classify.count(shop, "default", verdict, f"u{thread}.{number}@x.example", None)
             with lock:
                 seen.append(run.messages)
 
@@ -248,8 +318,8 @@ def test_threads_count_their_refusals_independently(shop: Effects) -> None:
         thread.join()
     assert sorted(seen) == list(range(1, 25))
     with shop.store.begin() as connection:
-        table.clear(shop.store, connection, ["default"])
-    assert refusals.count(shop, "default", verdict, "u@x.example", None).messages == 1
+        table.clear_refusals(shop.store, connection, ["default"])
+    assert classify.count(shop, "default", verdict, "u@x.example", None).messages == 1
 
 
 def test_an_unavailable_database_does_not_change_a_refusal(shop: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +328,7 @@ def test_an_unavailable_database_does_not_change_a_refusal(shop: Effects, monkey
 
     monkeypatch.setattr(shop.store, "begin", away)
     verdict = said("550 5.7.0 no")
-    assert weigh(verdict, refusals.count(shop, "default", verdict, "u@x.example", None), None) == "as_said"
+    assert weigh(verdict, classify.count(shop, "default", verdict, "u@x.example", None), None) == "as_said"
 
 
 # -- the rules, without a database -------------------------------------------------------------------------------------
@@ -294,11 +364,12 @@ def test_weight_of_a_refusal(reply: str, messages: int, held_in: str | None, wei
 
 def test_temporary_refusals_and_those_before_a_message_do_not_count() -> None:
     for stage, reply in (("rcpt", "451 wait"), ("banner", "421 no"), ("rcpt", "250 ok")):
-        assert not refusals.is_weighed(said(reply, stage))
-    login = said("535 5.7.8 no", "auth")
-    assert refusals.is_weighed(login)
-    assert weigh(login, RefusalRun("this", 1), "earlier") == "hold"
-    assert weigh(login, RefusalRun("this", 2), "earlier") == "rest"
+        assert not classify.is_weighed(said(reply, stage))
+    assert not classify.is_weighed(said("535 5.7.8 no", "auth"))
+    login = said("530 5.7.0 authenticate first", "mail")
+    assert classify.is_weighed(login)
+    assert weigh(login, RefusalRun("this", 2), "this") == "as_said"
+    assert weigh(login, RefusalRun("this", 1), "earlier") == "own"
     fault = Verdict(kind="retry", code="closed", reason="", reply=Reply(stage="rcpt"))
-    assert not refusals.is_weighed(fault)
+    assert not classify.is_weighed(fault)
     assert enough(said("550 5.1.1 no")) > enough(said("550 5.7.0 no")) > enough(said(CLOSED)) > 1

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from effects import Effects
-from effects.store.limits import rows as limit_rows
-from effects.store.operator.audit import audit
-from effects_email import NewEmail, send_templated_emails
+from effects.operate.tables.audit import audit
+from effects.store.limits import key_limits as limit_rows
+from effects_email import EmailInvalid, NewEmail, send_templated_email, send_templated_emails
 from effects_email.classify import CONFIG_SECONDS, HOLD_SECONDS, RETRY, UNKNOWN_AFTER_SECONDS
-from effects_email.suppressions.suppression import find_suppressions
-from effects_email.transport import rests as rests_module
+from effects_email.suppression import find_suppressions
+from effects_email.transport import registry as rests_module
 from effects_email.transport.base import Verdict
-from effects_email.transport.rests import Rests
+from effects_email.transport.registry import Rests
 from tests.email.messages.conftest import CONTEXT, KEYS, MakeShop, drain, job_type
 from tests.email.messages.post import Post, verdict
 from tests.email.messages.sending import Send, parsed, sent
@@ -82,7 +82,7 @@ def test_a_refusal_is_dead_and_suppresses_the_address(shop: Effects, send: Send,
 def test_a_fault_pauses_the_transport_and_a_throttle_its_limit_key(shop: Effects, send: Send, post: Post) -> None:
     with shop.store.begin() as connection:
         for domain in ("a.example", "b.example"):
-            limit_rows.ensure(shop.store, connection, f"email:default:{domain}", parent="email:default")
+            limit_rows.ensure_limit(shop.store, connection, f"email:default:{domain}", parent="email:default")
     post.moves = [verdict("throttle"), verdict("config"), verdict("config"), verdict("accepted")]
     for domain in ("a", "b", "b2", "c"):
         send(to=f"x@{domain}.example")
@@ -164,8 +164,18 @@ def test_one_bad_message_among_many_stops_nothing(shop: Effects, post: Post) -> 
 # -- what is missing -------------------------------------------------------------------------------------------------
 
 
-def test_a_transport_that_is_not_set_waits_for_the_operator(shop: Effects, send: Send, post: Post) -> None:
-    send(transport="bulk")
+def test_a_transport_that_this_process_does_not_know_is_refused(shop: Effects, send: Send, post: Post) -> None:
+    with pytest.raises(
+        EmailInvalid, match=r"the mail transport 'defalt' is not set; is it 'default'\? \(set: default\)"
+    ):
+        send(transport="defalt")
+    assert rows(shop, "jobs") == []
+
+
+def test_a_transport_that_is_not_set_waits_for_the_operator(shop: Effects, make_shop: MakeShop) -> None:
+    """Written by a process that knows no transport at all."""
+    to = "ann@shop.example"
+    send_templated_email("welcome", to=to, context=CONTEXT, key="k", transport="bulk", effects=make_shop(smtp_url=None))
     drain(shop)
     assert row(shop, "jobs")["attempts"] == 0
     assert "EFFECTS_EMAIL_TRANSPORT_BULK" in row(shop, "jobs")["last_error"]

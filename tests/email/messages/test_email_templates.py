@@ -14,9 +14,8 @@ from effects import ConfigurationError, Effects
 from effects_email import EmailInvalid, RenderingFailed, TemplateError, TemplateNotFound, preview_email
 from effects_email.templates import folder as templates_module
 from effects_email.templates.folder import TemplateFolder, Version, locale_chain
-from effects_email.templates.lint import lint
-from effects_email.templates.rendering import Renderer
-from effects_email.templates.text import text_of
+from effects_email.templates.gallery import lint
+from effects_email.templates.rendering import Renderer, text_of
 from tests.email.messages.conftest import CONTEXT, FILES, write
 
 Say = Callable[..., Any]

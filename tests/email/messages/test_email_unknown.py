@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from effects import Effects
-from effects.store.operator.audit import audit
-from effects.store.operator.dead_letters import DeadFilters, list_dead
+from effects.operate.tables.audit import audit
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
 from effects_email import NewEmail, send_templated_emails
 from effects_email.classify import KEYED, UNKNOWN_AFTER_SECONDS
 from effects_email.transport import url as transport_urls

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from effects import ConfigurationError, Effects, IdempotencyConflict, JobNotFound, cancel
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects_email import (
     AddressInvalid,
     AttachmentInvalid,
@@ -102,6 +102,12 @@ def test_the_key_of_a_group_is_that_of_all_its_recipients(shop: Effects, send: S
     assert email_key("welcome", to=recipients, event_id="signup:1", effects=shop) == receipt.key
     with pytest.raises(EmailInvalid, match="event_id"):
         email_key("welcome", to=recipients, event_id="", effects=shop)
+
+
+@pytest.fixture
+def shop(make_shop: MakeShop) -> Effects:
+    """With a second transport."""
+    return make_shop(email_transports={"bulk": "post://there"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_email import EmailReceipt, send_email
 from effects_email.returned.token import bounce_address
 from tests.conftest import AppFactory

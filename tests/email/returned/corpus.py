@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "corpus"
 _HEAD = "Return-Path: <>\nFrom: {sender}\nTo: @TO@\nSubject: {subject}\nMessage-ID: <{name}@mx.example>\n"
+_IN_HEAD = "X-Failed-Recipients|Auto-Submitted|MIME-Version|Precedence|X-Loop|X-HmXmrOriginalRecipient"
 _DATE = "Date: Sun, 01 Dec 2024 12:00:09 +0000\n"
 _REPORT = (
     "MIME-Version: 1.0\nContent-Type: multipart/report; report-type={kind}; boundary=\"=_b\"\n\n"
@@ -73,7 +74,7 @@ def _expanded(name: str, body: str) -> str:
         return start + (_REPORT.format(kind="delivery-status") if match[1] == "DSN" else "")
 
     body = re.sub(r"^@(DSN|WORDS):(.*)\|(.*)@$", head, body, flags=re.MULTILINE)
-    body = re.sub(r"\n\n(X-Failed-Recipients|Auto-Submitted):", r"\n\1:", body, count=1)
+    body = re.sub(rf"\n\n({_IN_HEAD}):", r"\n\1:", body, count=1)
     report = _HEAD.format(sender="complaints@example.org", subject="FW: Your order", name=own) + _DATE
     report += _REPORT.format(kind="feedback-report") + "\n--=_b\nContent-Type: message/feedback-report\n"
     body = body.replace("@ARF@", report)

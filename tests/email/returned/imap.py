@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import socketserver
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from tests.peers.serving import Serving
@@ -17,8 +18,11 @@ class ImapPeer(Serving):
     """`with ImapPeer(messages) as server: … server.url("Bounces") … server.seen`: UIDs from 1 on.
 
     Args:
-        fault: `login` and `mailbox` are refused; `hangup` ends the connection at the first search.
+        fault: `login` and `mailbox` are refused; `hangup` ends the connection at the first search;
+            `no passwords` disables LOGIN; at a token, `challenges` never end, `garbage` is no base64, and `cut` hangs
+            up.
         messages: None for one that the server cannot give.
+        accepts: whether an access token is good; AUTHENTICATE by XOAUTH2 is then offered.
         scheme: `imaps` and `imap+starttls` speak TLS with `context`; without one STARTTLS is not offered.
 
     Attributes:
@@ -27,15 +31,16 @@ class ImapPeer(Serving):
 
     def __init__(
         self,
-        messages: Sequence[bytes | None],
+        messages: list[bytes | None],
         *,
         fault: str = "",
         scheme: str = "imap",
         context: ssl.SSLContext | None = None,
+        accepts: Callable[[str], bool] | None = None,
     ) -> None:
-        self.messages, self.fault, self.seen = messages, fault, set[int]()
+        self.messages, self.fault, self.seen, self.flagged = messages, fault, set[int](), set[int]()
         self.commands: list[str] = []
-        self._scheme, self._context = scheme, context
+        self._scheme, self._context, self._accepts = scheme, context, accepts
         peer = self
 
         class _Handler(socketserver.StreamRequestHandler):
@@ -58,7 +63,7 @@ class ImapPeer(Serving):
         while line := client.rfile.readline():
             tag, _, command = line.strip().partition(b" ")
             self.commands.append(command.decode())
-            answer = self.answer(command.decode())
+            answer = self._token(client) if command.startswith(b"AUTHENTICATE") else self.answer(command.decode())
             if answer is None:
                 return
             client.wfile.write(answer + tag + (b" NO refused\r\n" if answer == b"" else b" OK done\r\n"))
@@ -70,12 +75,33 @@ class ImapPeer(Serving):
         client.request = self._context.wrap_socket(client.request, server_side=True)
         client.setup()
 
+    def _token(self, client: socketserver.StreamRequestHandler) -> bytes:
+        """A refusal is a challenge first."""
+        client.wfile.write(b"+ not base64\r\n" if self.fault == "garbage" else b"+ \r\n")
+        if self.fault in ("cut", "garbage"):
+            client.rfile.read(1 if self.fault == "garbage" else 0)
+            raise ConnectionError
+        while self.fault == "challenges":
+            if client.rfile.readline() in (b"*\r\n", b""):
+                return b""
+            client.wfile.write(b"+ \r\n")
+        response = base64.b64decode(client.rfile.readline()).decode()
+        self.commands.append(response.split("\1")[0])
+        token = response.split("\1")[1].removeprefix("auth=Bearer ")
+        if self._accepts is not None and self._accepts(token):
+            return b"* OK\r\n"
+        client.wfile.write(b"+ " + base64.b64encode(b'{"status":"400"}') + b"\r\n")
+        assert client.rfile.readline() == b"\r\n"
+        return b""
+
     def answer(self, command: str) -> bytes | None:
         """The untagged lines; empty for a refusal, None to hang up."""
         word = command.upper()
         offers_tls = self._scheme == "imap+starttls" and self._context is not None
         if word.startswith("CAPABILITY"):
-            return b"* CAPABILITY IMAP4rev1 STARTTLS\r\n" if offers_tls else b"* CAPABILITY IMAP4rev1\r\n"
+            more = b" STARTTLS" if offers_tls else b" AUTH=XOAUTH2" if self._accepts is not None else b""
+            more += b" LOGINDISABLED" if self.fault == "no passwords" else b""
+            return b"* CAPABILITY IMAP4rev1" + more + b"\r\n"
         if word == "STARTTLS":
             return b"* OK\r\n" if offers_tls else b""
         if word.startswith("LOGIN"):
@@ -96,7 +122,9 @@ class ImapPeer(Serving):
                 len(data),
                 data,
             )
-        if store := re.match(r"UID STORE (\d+) \+FLAGS \(\\SEEN\)$", word):
+        if store := re.match(r"UID STORE (\d+) \+FLAGS \(\\SEEN( \\FLAGGED)?\)$", word):
             self.seen.add(int(store[1]))
+            if store[2]:
+                self.flagged.add(int(store[1]))
             return b"* OK\r\n"
         return b"* BYE\r\n" if word.startswith("LOGOUT") else b""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from effects import Effects
-from effects_email import listing
-from effects_email.listing import list_emails
+from effects_email import admin
+from effects_email.admin import list_emails
 from effects_email.returned.taking import take_report
 from effects_email.tables import lists
 from tests.cli.conftest import Run, _logging, run
@@ -60,7 +60,7 @@ def test_messages_are_found_by_their_fate(
 ) -> None:
     report_all(shop, written)
     monkeypatch.setattr(lists, "SPAN", span)
-    monkeypatch.setattr(listing, "_BATCH", batch)
+    monkeypatch.setattr(admin, "_BATCH", batch)
     assert pages(shop, limit, fate="bounced") == ["cat", "ben"]
     assert pages(shop, limit, fate="complained", status="intended") == ["ann"]
     assert pages(shop, limit, fate="bounced", address="ben@example.org") == ["ben"]

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from effects_email.errors import MailboxUnavailable
-from effects_email.returned.imap import ImapMailbox
+from effects_email.returned.mailboxes import ImapMailbox
 from tests.email.returned.imap import ImapPeer
 
 SCHEMES = ("imaps", "imap+starttls")

@@ -11,9 +11,8 @@ import pytest
 
 from effects import Effects
 from effects_email import events_of, find_suppressions, list_suppressions
-from effects_email.returned.meaning import kind_of
 from effects_email.returned.reading import read_report
-from effects_email.returned.taking import take_report
+from effects_email.returned.taking import kind_of, take_report
 from tests.email.returned.conftest import Written, address_of
 from tests.support.sampling import sample
 

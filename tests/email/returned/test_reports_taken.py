@@ -14,9 +14,8 @@ from effects.worker import Worker
 from effects_email import EmailReceipt, events_of, find_suppressions, send_email
 from effects_email.admin import get_email
 from effects_email.errors import MailboxUnavailable
-from effects_email.returned.imap import ImapMailbox
-from effects_email.returned.maildir import ReportMaildir
-from effects_email.returned.posted import asgi_app, wsgi_app
+from effects_email.receiver import bounces_asgi_app, bounces_wsgi_app
+from effects_email.returned.mailboxes import ImapMailbox, ReportMaildir
 from effects_email.returned.taking import take_report
 from effects_email.returned.token import find_tokens
 from tests.conftest import AppFactory
@@ -241,14 +240,14 @@ def test_a_wrong_url_of_a_mailbox_is_refused(url: str) -> None:
 def test_reports_are_posted_with_a_password(shop: Effects, written: Written) -> None:
     receipt = written("ann@example.org")
     data, right = report(shop, receipt, "ann@example.org"), ("effects", "a password of 16 characters")
-    with wsgi_client(wsgi_app(secrets=right[1], effects=shop)) as client:
+    with wsgi_client(bounces_wsgi_app(secrets=right[1], effects=shop)) as client:
         assert client("POST", "/", content=data).status_code == 401
         assert client("POST", "/", content=data, auth=("effects", "another password of 16")).status_code == 401
         assert get_email(shop, receipt.key).fate is None
         assert [client("POST", "/", content=body, auth=right).status_code for body in (data, data, b"\xff")] == [
             204
         ] * 3
-    with asgi_client(asgi_app(secrets=[right[1]], effects=shop)) as client:
+    with asgi_client(bounces_asgi_app(secrets=[right[1]], effects=shop)) as client:
         assert client("POST", "/x", content=data, auth=right).status_code == 204
     assert len(events_of(receipt.message_id, effects=shop)) == 1
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from effects_email.message.source import Address, MessageSource
 from effects_email.transport.base import OutgoingMessage, Transport
@@ -89,3 +92,26 @@ def server_context(authority: trustme.CA, name: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
     return context
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The files of a private key and its certificate, with which an OAuth client signs, and the public key."""
+
+    key: Path
+    certificate: Path
+    public: rsa.RSAPublicKey
+
+
+def new_signing_key(folder: Path) -> SigningKey:
+    issued = trustme.CA().issue_cert("app.example", key_type=trustme.KeyType.RSA)
+    issued.private_key_pem.write_to_path(str(folder / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
+    public = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes()).public_key()
+    assert isinstance(public, rsa.RSAPublicKey)
+    return SigningKey(folder / "key.pem", folder / "cert.pem", public)
+
+
+@pytest.fixture(scope="session")
+def signing_key(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
+    return new_signing_key(tmp_path_factory.mktemp("signing"))

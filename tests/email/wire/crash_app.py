@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from effects import Effects, crashpoints
+from effects import Effects
+from effects.kit import crashpoints
 
 app = Effects()
 

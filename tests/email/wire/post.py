@@ -16,7 +16,7 @@ from effects.retry import OnUnknown
 from effects.worker import Worker
 from effects_email.api import send_templated_email
 from tests.peers.postfix import PASSWORD, USER, Postfix
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 SENDER = "shop@example.com"
 PAST_EVERY_WAIT_SECONDS = 3600.0
@@ -58,9 +58,9 @@ class Post:
         """Do what is due now."""
         Worker(self.app).drain()
 
-    def drain(self) -> None:
+    def drain(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Do all that is left to do, whenever it is due."""
-        wait_until(self._drained, seconds=60)
+        wait_until(self._drained, seconds=seconds)
 
     def _drained(self) -> bool:
         Worker(self.app).drain()

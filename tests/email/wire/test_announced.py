@@ -12,7 +12,7 @@ import pytest
 
 from effects.errors import LeaseLost
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
-from effects_email.transport.smtp import turn as turn_module
+from effects_email.transport.smtp import pool as turn_module
 from tests.email.wire.announcing import ONE, is_pipelined, send_behind
 from tests.email.wire.conftest import ANN, BEN, CAT, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, RESET, STALL, Script, SmtpPeer, Step
@@ -238,7 +238,7 @@ def test_when_the_first_is_in_doubt_the_second_is_sent_over_another_connection(
 
 
 def test_plain_order_ends_after_an_hour(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("effects_email.transport.smtp.order.PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr("effects_email.transport.smtp.pool.PLAIN_SECONDS", 0.0)
     with SmtpPeer({"mail": ["250 2.1.0 ok", "503 5.5.1 nested MAIL"]}) as peer:
         transport = opened(peer.url, PATIENT)
         assert kinds(send_behind(transport, bodied(1), [bodied(2)])) == ["accepted"] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from tests.conftest import AppFactory
 from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, copies, write_templates
 from tests.peers.smtp import SmtpPeer

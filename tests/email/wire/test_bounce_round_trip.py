@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_email import find_suppressions
 from effects_email.admin import get_email
-from effects_email.returned.maildir import ReportMaildir
+from effects_email.returned.mailboxes import ReportMaildir
 from effects_email.returned.taking import take_report
 from tests.conftest import AppFactory
 from tests.email.wire.post import SENDER, Post, postfix_url, write_templates

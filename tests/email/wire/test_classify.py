@@ -14,8 +14,7 @@ from typing import get_args
 import pytest
 
 from effects_email.transport.base import Kind, Stage, Suppress, Verdict
-from effects_email.transport.replies.faults import FAULT_CODES, Garbage, fault_of
-from effects_email.transport.replies.topics import TOPICS
+from effects_email.transport.replies.codes import FAULT_CODES, TOPICS, Garbage, fault_of
 from effects_email.transport.replies.verdicts import (
     REPLIES,
     TEXT_CHARS_MAX,
@@ -26,8 +25,8 @@ from effects_email.transport.replies.verdicts import (
     too_many_recipients,
     verdict_of_fault,
     verdict_of_reply,
+    wait_hint,
 )
-from effects_email.transport.replies.wait_hint import wait_hint
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 SMTP_STAGES = [stage for stage in STAGES if stage != "request"]

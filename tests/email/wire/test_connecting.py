@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from effects_email.transport.progress import SendProgress, Timeouts
-from effects_email.transport.smtp.connecting import connect
+from effects_email.transport.smtp.client import connect
+from effects_email.transport.smtp.server import SendProgress, Timeouts
 
 NO_FAMILY = 255  # which no kernel has, as an old one has no IPv6
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from effects import crashpoints
+from effects.keys.encryption import generate_key
+from effects.kit import crashpoints
 from effects.retry import OnUnknown
-from effects.secrets.keys import generate_key
 from effects_email.transport.smtp import transaction as smtp_transaction
 from tests.conftest import AppFactory
 from tests.email.wire.post import PAST_EVERY_WAIT_SECONDS, SENDER, Post, write_templates
@@ -90,7 +90,8 @@ def post(app_factory: AppFactory, tmp_path: Path, server: SmtpPeer) -> Post:
 
 def test_the_table_has_every_point_of_ours() -> None:
     assert smtp_transaction.__name__  # which declares them
-    points = {name for name in crashpoints.POINTS if name.startswith("email.")} - {"email.behind"}  # of two messages
+    points = {name for name in crashpoints.POINTS if name.startswith("email.") and not name.startswith("email.token.")}
+    points -= {"email.behind"}  # of two messages
     assert points
     for action in crashpoints.ACTIONS:
         assert {name for name, struck_by in TABLE if struck_by == action and name.startswith("email.")} == points
@@ -133,7 +134,9 @@ def _strike_and_judge(
     assert len(received) in copies
     assert post.faults(received, copies_max=1 if policy == "hold" else 2) == []
     assert post.outcomes() == outcomes
-    assert post.states() == {message_id: "done" if outcomes[-1] == "succeeded" else "unknown"}
+    # What a worker that was frozen learns late resolves the message that waits for a person.
+    is_known = outcomes[-1] == "succeeded" or (action == "pause" and len(received) > 0)
+    assert post.states() == {message_id: "done" if is_known else "unknown"}
     if outcomes[-1] != "succeeded":
         [job] = post.rows("SELECT status, last_error FROM effects_job_history")
         assert job["status"] == "dead"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from effects.cli.context import Context
 from effects.errors import ConfigurationError
-from effects_email.commands.explain import explain_
+from effects_email.commands.check import explain_
 from effects_email.explanation import explain
 
 
@@ -36,7 +36,7 @@ def test_a_lost_answer() -> None:
     (("550", "5.1.0", "--text", "<a@x.example>: Sender address rejected"),
      ("config", "our sender address", "others are tried")),
     (("550", "--text", "1.2.3.4 blacklisted see spamhaus"), ("config", "our IP address", "others are tried")),
-    (("535", "5.7.8", "--stage", "auth"), ("config", "our account", "others are tried")),
+    (("535", "5.7.8", "--stage", "auth"), ("config", "our account", "1, 2, 5, then 15 min")),
     (("554", "--stage", "dot", "--text", "delivery error: dd This user doesn't have a yahoo.com account"),
      ("refused_recipient", "this recipient", "the address at once")),
     (("553", "--text", "sorry, that domain isn't in my list of allowed rcpthosts (#5.7.1)"), ("config", "our account")),

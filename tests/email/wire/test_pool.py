@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from effects.errors import LeaseLost
-from effects_email.transport.progress import SendProgress, Timeouts
 from effects_email.transport.smtp import pool as pool_module
+from effects_email.transport.smtp.server import SendProgress, Timeouts
 from effects_email.transport.smtp.transport import SmtpTransport
 from tests.email.wire.conftest import PATIENCE, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, STALL, SmtpPeer

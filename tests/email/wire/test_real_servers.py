@@ -14,7 +14,7 @@ import trustme
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from effects_email.transport.base import Transport
 from tests.conftest import AppFactory
 from tests.email.wire.conftest import BODY, SENDER, Opened, Released, outgoing_message

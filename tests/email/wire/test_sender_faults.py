@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from effects.secrets.keys import generate_key
-from effects.store.operator.audit import audit
-from effects_email.suppressions.suppression import list_suppressions
+from effects.keys.encryption import generate_key
+from effects.operate.tables.audit import audit
+from effects_email.suppression import list_suppressions
 from effects_email.transport.base import Verdict
 from tests.conftest import AppFactory
 from tests.email.wire.conftest import Opened, Released, outgoing_message

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from effects_email.transport.base import Kind
 from tests.email.wire.conftest import ANN, BEN, BODY, Opened, Released, outgoing_message
 from tests.peers.smtp import CUT, OFFERS, RESET, STALL, SmtpPeer, Step
+from tests.support.sampling import sample
+
+Url: TypeAlias = Callable[[SmtpPeer], str]
 
 TEMPORARY, PERMANENT = "451 4.3.0 not now", "550 5.3.0 never"
 GARBAGE = b"\x00\xff what is this\r\n"
@@ -57,25 +62,41 @@ TABLE: dict[str, dict[str, tuple[Kind, str]]] = {
 CASES = [(stage, what) for stage, row in TABLE.items() for what in row]
 
 
+# Everything here runs with one of them, drawn by the seed; by `make soak` with both.
+LOGINS = sample(["password", "token"], 1)
+TOKEN = "t" * 2000
+
+
+@pytest.fixture(params=LOGINS)
+def url(request: pytest.FixtureRequest, ca_file: Path, tmp_path: Path) -> Url:
+    """Of a peer, whose accounts are set: the transport's URL."""
+
+    def of_peer(peer: SmtpPeer) -> str:
+        if request.param == "password":
+            return f"smtp+starttls://shop:secret@localhost:{peer.port}?ca_file={ca_file}"
+        peer.accepts, peer.mechanisms = TOKEN.__eq__, ("XOAUTH2", "OAUTHBEARER")
+        file = tmp_path / "token"
+        file.write_text(TOKEN)
+        return f"smtp+starttls+oauth+file://shop@localhost:{peer.port}?ca_file={ca_file}&path={file}"
+
+    return of_peer
+
+
 def server(script: dict[str, Step], tls: ssl.SSLContext, *, pipelining: bool) -> SmtpPeer:
     offers = OFFERS if pipelining else OFFERS[1:]
     return SmtpPeer(script, offers=offers, tls=tls, accounts={"shop": "secret"})
 
 
-def url(peer: SmtpPeer, ca_file: Path) -> str:
-    return f"smtp+starttls://shop:secret@localhost:{peer.port}?ca_file={ca_file}"
-
-
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelining", "one by one"])
 @pytest.mark.parametrize(("stage", "what"), CASES, ids=[f"{stage}-{what}" for stage, what in CASES])
 def test_every_stage_ends_as_the_table_lists(
-    stage: str, what: str, *, pipelining: bool, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+    stage: str, what: str, *, pipelining: bool, opened: Opened, server_tls: ssl.SSLContext, url: Url
 ) -> None:
     kind, code = TABLE[stage][what]
     released = Released()
     with server({stage: LINES[what]}, server_tls, pipelining=pipelining) as peer:
         patience = "timeout=0.5&connect_timeout=20&answer_timeout=0.5" if what == "stall" else "timeout=20"
-        send_result = opened(url(peer, ca_file), patience).send(outgoing_message(), release=released, seconds=50)
+        send_result = opened(url(peer), patience).send(outgoing_message(), release=released, seconds=50)
         assert (send_result.verdict.kind, send_result.verdict.code) == (kind, code)
         assert send_result.recipients[ANN] == send_result.verdict
         assert len(peer.messages) == (stage == "dot")
@@ -92,26 +113,24 @@ def _marks(stage: str, *, pipelining: bool) -> int:
 
 
 @pytest.mark.parametrize("stage", [*TABLE, "quit"])
-def test_a_reply_of_many_lines_is_one_reply(
-    stage: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
-) -> None:
+def test_a_reply_of_many_lines_is_one_reply(stage: str, opened: Opened, server_tls: ssl.SSLContext, url: Url) -> None:
     normal = {"banner": "220", "starttls": "220", "auth": "235", "data": "354", "quit": "221"}.get(stage, "250")
-    last = "AUTH PLAIN\r\n250-STARTTLS\r\n250 8BITMIME" if stage == "ehlo" else "2.0.0 the last"
+    last = "AUTH PLAIN XOAUTH2\r\n250-STARTTLS\r\n250 8BITMIME" if stage == "ehlo" else "2.0.0 the last"
     many = "\r\n".join([*(f"{normal}-line {number}" for number in range(100)), f"{normal}-{last}"])
     many = many.rpartition(f"{normal}-{last}")[0] + f"{normal}{'-' if stage == 'ehlo' else ' '}{last}"
     with server({stage: many}, server_tls, pipelining=True) as peer:
-        send_result = opened(url(peer, ca_file)).send(outgoing_message(), release=Released(), seconds=20)
+        send_result = opened(url(peer)).send(outgoing_message(), release=Released(), seconds=20)
         assert send_result.verdict.kind == "accepted"
         assert [message.data for message in peer.messages] == [BODY]
 
 
 @pytest.mark.parametrize("stage", TABLE)
 def test_a_refusal_of_many_lines_is_read_to_its_end(
-    stage: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+    stage: str, opened: Opened, server_tls: ssl.SSLContext, url: Url
 ) -> None:
     refusal = "451-4.3.0 first\r\n451-4.3.0 second\r\n451 4.3.0 last"
     with server({stage: refusal}, server_tls, pipelining=True) as peer:
-        send_result = opened(url(peer, ca_file)).send(outgoing_message(), release=Released(), seconds=20)
+        send_result = opened(url(peer)).send(outgoing_message(), release=Released(), seconds=20)
         assert (send_result.verdict.kind, send_result.verdict.code) == TABLE[stage]["4xx"]
         assert send_result.verdict.reply is not None
         assert send_result.verdict.reply.text.count("\n") == 2
@@ -190,14 +209,14 @@ def test_whatever_follows_quit_changes_nothing(what: str, opened: Opened) -> Non
 
 @pytest.mark.parametrize("stage", ["banner", "ehlo", "starttls", "auth"])
 def test_without_a_session_the_reason_names_stage_and_reply(
-    stage: str, opened: Opened, server_tls: ssl.SSLContext, ca_file: Path
+    stage: str, opened: Opened, server_tls: ssl.SSLContext, url: Url
 ) -> None:
     """And neither the password nor an address, which a server may say again."""
-    refusal = "550-5.3.0 go away\r\n550 5.3.0 shop secret ann@example.com"
+    refusal = f"550-5.3.0 go away\r\n550-5.3.0 shop secret ann@example.com\r\n550 5.3.0 {TOKEN}"
     with server({stage: refusal}, server_tls, pipelining=True) as peer:
-        reason = opened(url(peer, ca_file)).send(outgoing_message(), release=Released(), seconds=20).verdict.reason
+        reason = opened(url(peer)).send(outgoing_message(), release=Released(), seconds=20).verdict.reason
         assert f" (localhost:{peer.port}): 550 5.3.0 go away" in reason
-        assert "secret" not in reason
+        assert ("secret" if peer.accepts is None else TOKEN) not in reason
         assert "ann@example.com" not in reason
         assert "\n" not in reason
 

@@ -6,6 +6,7 @@ import base64
 import logging
 import ssl
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trustme
@@ -147,10 +148,55 @@ def test_a_refused_mechanism_gives_way_to_the_next(opened: Opened) -> None:
         assert [command.split()[1] for command in peer.commands_of("AUTH")] == ["PLAIN", "LOGIN"]
 
 
-def test_no_way_to_log_in_is_a_configuration_error(opened: Opened, server_tls: ssl.SSLContext, ca_file: Path) -> None:
-    with SmtpPeer(tls=server_tls) as peer:
-        send_result = sent(opened, f"smtp+starttls://shop:x@localhost:{peer.port}?ca_file={ca_file}")
+@pytest.mark.parametrize(("offers", "mechanisms"), [
+    ("", "none"), ("XOAUTH2 OAUTHBEARER", "XOAUTH2, OAUTHBEARER"), ("GSSAPI \x07 " + "X" * 30, "GSSAPI"),
+    (" ".join(f"M{number}" for number in range(100)), ", ".join(f"M{number}" for number in range(12))),
+])  # fmt: skip
+def test_no_way_to_log_in_is_a_configuration_error_that_names_the_mechanisms(
+    offers: str, mechanisms: str, opened: Opened
+) -> None:
+    greeting = f"250-peer\r\n250 AUTH {offers}" if offers else "250 peer"
+    with SmtpPeer({"ehlo": greeting}) as peer:
+        send_result = sent(opened, f"smtp://shop:x@localhost:{peer.port}")
         assert (send_result.verdict.kind, send_result.verdict.code) == ("config", "auth_not_offered")
+        needed = "this login needs one of CRAM-MD5, PLAIN, LOGIN"
+        assert send_result.verdict.reason.endswith(f": it offers {mechanisms}; {needed}")
+        assert peer.commands_of("AUTH") == []
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "LOGIN", "CRAM-MD5"])
+@pytest.mark.parametrize("password", ["pä$$wörd 密码", "x" * 600, "a"], ids=["beyond ASCII", "long", "short"])
+def test_a_password_goes_as_utf8_and_a_long_one_in_a_line_by_itself(
+    mechanism: str, password: str, opened: Opened
+) -> None:
+    """RFC 4616, section 2; RFC 4954, section 4: a command has at most 512 characters."""
+    with SmtpPeer(accounts={"zoë": password}, mechanisms=[mechanism]) as peer:
+        assert sent(opened, f"smtp://{quote('zoë')}:{quote(password)}@localhost:{peer.port}").verdict.kind == "accepted"
+        assert max(map(len, peer.commands)) <= 510
+
+
+def test_challenges_that_never_end_are_no_session(opened: Opened) -> None:
+    with SmtpPeer({"auth": "334 " + "\r\n334 " * 20}, accounts={"shop": "x"}) as peer:
+        verdict = sent(opened, f"smtp://shop:x@localhost:{peer.port}").verdict
+        assert (verdict.kind, verdict.code, peer.messages) == ("transport_down", "smtp_334", [])
+
+
+@pytest.mark.parametrize("refusal", ["500 what", "501 no", "502 5.5.1 not implemented", "504 no"])
+def test_a_server_without_ehlo_is_greeted_by_helo(refusal: str, opened: Opened) -> None:
+    with SmtpPeer({"ehlo": refusal}) as peer:
+        assert sent(opened, peer.url).verdict.kind == "accepted"
+        assert [command[:4].upper() for command in peer.commands[:3]] == ["EHLO", "HELO", "MAIL"]
+
+
+@pytest.mark.parametrize(("scheme", "script", "code"), [
+    ("smtp", {"ehlo": "502 no", "helo": "550 5.7.1 not you"}, "smtp_550_5.7.1"),
+    ("smtp", {"ehlo": "550 5.7.1 not you"}, "smtp_550_5.7.1"),
+    ("smtp+starttls", {"ehlo": "502 no"}, "starttls_not_offered"),
+])  # fmt: skip
+def test_a_refused_greeting_is_no_session(scheme: str, script: dict[str, str], code: str, opened: Opened) -> None:
+    with SmtpPeer(script) as peer:
+        verdict = sent(opened, f"{scheme}://localhost:{peer.port}").verdict
+        assert (verdict.kind, verdict.code, peer.messages) == ("config", code, [])
 
 
 def test_wrong_credentials_are_not_shown(

@@ -8,6 +8,7 @@ import pytest
 
 from effects.errors import ConfigurationError
 from effects_email.transport import url as url_module
+from effects_email.transport.smtp.server import Password
 from effects_email.transport.smtp.transport import SmtpTransport
 from effects_email.transport.url import TransportURL, open_transport, register
 
@@ -38,7 +39,7 @@ def test_credentials_are_decoded_and_options_read() -> None:
         "smtps://user%40shop:p%3A%2F%40%25@h?timeout=20&connect_timeout=10&answer_timeout=900&connections=4"
         "&messages_per_connection=7&connection_seconds=60&idle_seconds=3&helo=shop.example.com"
     )._server
-    assert (server.user, server.password, server.helo) == ("user@shop", "p:/@%", "shop.example.com")
+    assert (server.login, server.helo) == (Password("user@shop", "p:/@%"), "shop.example.com")
     limits = server.timeouts
     assert (limits.stage_seconds, limits.connect_seconds, limits.answer_seconds) == (20, 10, 900)
     assert (server.connections, server.messages_per_connection) == (4, 7)
@@ -60,7 +61,7 @@ SECRET = "hunter2secret"
     ("http://u:{}@h", "give one of mail"), ("{}", "give one of mail"), ("", "give one of mail"),
     ("smtp://u:{}@mail.example.com", "in clear to another machine"), ("smtp://", "names no host"),
     ("smtps://u:{}@", "names no host"), ("smtps://u:{}@h/path", "has a path"), ("smtps://u@h", "without a password"),
-    ("smtps://:{}@h", "without a password"), ("smtps://u:{}ü@h", "not ASCII"), ("smtps://u:{}@h:0x", "cannot be read"),
+    ("smtps://:{}@h", "without a password"), ("smtps://u:{}%00@h", "a NUL"), ("smtps://u:{}@h:0x", "cannot be read"),
     ("smtps://u:{}@h:99999", "cannot be read"), ("smtps://u:{}@[h", "cannot be read"),
     ("smtps://u:{}@h?colour=red", "unknown option; there are tls, "), ("smtps://u:{}@h?{}", "unknown option"),
     ("smtps://u:1?{}@h", "unknown option"),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from effects import Effects
-from effects.secrets.keys import generate_key
+from effects.keys.encryption import generate_key
 from tests.conftest import AppFactory
 
 OLD, NEW, DIGEST = (generate_key() for _ in range(3))

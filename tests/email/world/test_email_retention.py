@@ -7,25 +7,28 @@ from collections.abc import Callable
 import pytest
 
 from effects import Effects
-from effects.retention import prune as prune_all
-from effects_email.events import IncomingEvent, take
-from effects_email.record import AddressFailure
+from effects.app.retention import prune as prune_all
+from effects_email.events import IncomingEvent, SignedRequest, take
 from effects_email.retention import delete_old_rows
-from effects_email.suppressions.bounces import SOFT_WINDOW_DAYS, note_failures
-from effects_email.suppressions.suppression import suppress
+from effects_email.suppression import SOFT_WINDOW_DAYS, note_failures, suppress
 from effects_email.tables import retention as table
+from effects_email.tables.ledger import AddressFailure
 from tests.support.manual_workers import rows
 
 DAY = 86_400.0
-TABLES = ("email_events", "email_suppressions", "email_soft_failures", "email_suppression_log")
+TABLES = ("email_events", "email_suppressions", "email_soft_failures", "email_suppression_log", "email_signed_requests")
 
 
 def fill(app: Effects) -> None:
-    for number in range(3):
-        take(app, IncomingEvent(
-            provider="resend", provider_event_id=f"{app.store.sql.shift_seconds}-{number}", kind="accepted", code=None,
-            reference=None, provider_id=None, recipient=None, at=None,
-        ))  # fmt: skip
+    shift = app.store.sql.shift_seconds
+    incoming = [
+        IncomingEvent(
+            provider="resend", provider_event_id=f"{shift}-{number}", kind="accepted", code=None, reference=None,
+            provider_id=None, recipient=None, at=None,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    take(app, incoming, request=SignedRequest(f"token of {shift}", "body"))
     suppress("for.ever@example.com", reason="complaint", effects=app)
     suppress("a.while@example.com", reason="soft_repeat", effects=app)
     with app.store.begin() as connection:
@@ -40,10 +43,11 @@ def prune(app: Effects, *, dry_run: bool = False, go_on: Callable[[], bool] = la
     return delete_old_rows(app.store, keep_seconds=90 * DAY, window_days=SOFT_WINDOW_DAYS, dry_run=dry_run, go_on=go_on)
 
 
-# days since it was filled → events, suppressions, counts and log lines that are left
+# days since it was filled → events, suppressions, counts, log lines and tokens that are left
 _AGES = [
-    (0, [3, 2, 1, 2]), (13, [3, 2, 1, 2]), (15, [3, 1, 1, 2]), (30, [3, 1, 1, 2]), (32, [3, 1, 0, 2]),
-    (89, [3, 1, 0, 2]), (91, [0, 1, 0, 2]), (729, [0, 1, 0, 2]), (731, [0, 1, 0, 0]),
+    (0, [3, 2, 1, 2, 1]), (1.9, [3, 2, 1, 2, 1]), (2.1, [3, 2, 1, 2, 0]), (13, [3, 2, 1, 2, 0]),
+    (15, [3, 1, 1, 2, 0]), (30, [3, 1, 1, 2, 0]), (32, [3, 1, 0, 2, 0]), (89, [3, 1, 0, 2, 0]), (91, [0, 1, 0, 2, 0]),
+    (729, [0, 1, 0, 2, 0]), (731, [0, 1, 0, 0, 0]),
 ]  # fmt: skip
 
 
@@ -66,11 +70,11 @@ def test_pages_follow_each_other_and_new_rows_stay(mail: Effects, monkeypatch: p
     mail.store.shift_clock(100 * DAY)
     fill(mail)
     assert prune(mail, go_on=lambda: False) == 0
-    assert prune(mail) == 3 + 1  # the old suppression was said again
-    assert counts(mail) == [3, 2, 1, 4]
+    assert prune(mail) == 3 + 1 + 1  # the old suppression was said again
+    assert counts(mail) == [3, 2, 1, 4, 1]
 
 
 def test_effects_prune_deletes_them_too(mail: Effects) -> None:
     fill(mail)
     mail.store.shift_clock(100 * DAY)
-    assert prune_all(mail).packages["email.send"] == 5
+    assert prune_all(mail).packages["email.send"] == 6

@@ -20,15 +20,12 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from effects import ConfigurationError, Effects
-from effects_email import receiver, signature
-from effects_email.events import events_of
-from effects_email.evidence import events_about
-from effects_email.providers.event_fields import NotAnEvent
-from effects_email.providers.event_parsers import read_postmark, read_resend
-from effects_email.record import AddressFailure
-from effects_email.suppressions.bounces import note_failures
-from effects_email.suppressions.rows import Reason
-from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log
+from effects_email import receiver
+from effects_email.events import events_about, events_of
+from effects_email.providers import signatures
+from effects_email.providers.event_parsers import NotAnEvent, read_postmark, read_resend
+from effects_email.suppression import Reason, find_suppressions, note_failures, suppressed, suppression_log
+from effects_email.tables.ledger import AddressFailure
 from effects_email.transport.http_api.fields import reference
 from tests.support.basic_auth import PASSWORD, with_password
 from tests.support.manual_workers import rows
@@ -429,10 +426,10 @@ def test_the_apps_run_alone(mail: Effects) -> None:
 
 
 def test_our_normalization_agrees_with_other_implementations() -> None:
-    keys = signature.signing_keys([SECRET])
-    assert signature.signed_id(keys, signed(BODY), BODY) == "msg_1"
-    assert signature.signed_id(keys, signed(BODY), BODY, now=time.time() + 301) is None
-    assert signature.signed_id(keys, signed(BODY), BODY + b" ") is None
+    keys = signatures.signing_keys([SECRET])
+    assert signatures.signed_id(keys, signed(BODY), BODY) == "msg_1"
+    assert signatures.signed_id(keys, signed(BODY), BODY, now=time.time() + 301) is None
+    assert signatures.signed_id(keys, signed(BODY), BODY + b" ") is None
 
 
 def test_failures_of_smtp_and_of_events_add_up_together(mail: Effects, tell: Tell) -> None:

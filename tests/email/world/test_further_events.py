@@ -6,20 +6,27 @@ import base64
 import hashlib
 import hmac
 import json
+import random
+import secrets
 import time
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
+import sqlalchemy
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from effects import Effects
+from effects import Effects, StoreUnavailable
 from effects_email import receiver
 from effects_email.events import events_of
-from effects_email.suppressions.suppression import find_suppressions
+from effects_email.message.address import address_digest
+from effects_email.suppression import find_suppressions
 from effects_email.transport.http_api.fields import reference
+from tests.support.manual_workers import rows
 
-ANN = "ann@example.org"
+ANN, BEN = "ann@example.org", "ben@example.org"
 MESSAGE_ID = "m1@shop.example"
 PRIVATE, STRANGER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
 SIGNING_KEY = "key-0123456789abcdef"
@@ -49,7 +56,7 @@ def sendgrid(name: str, event_id: str = "e1", **further: Any) -> Document:
 
 def mailgun(name: str, *, age: float = 0, key: str = SIGNING_KEY, event_id: str = "Ase7i2zsRYeDXztHGENqRA",
             **further: Any) -> Document:  # fmt: skip
-    stamp, token = str(int(time.time() - age)), "c" * 50
+    stamp, token = str(int(time.time() - age)), secrets.token_hex(25)
     signature = hmac.new(key.encode(), f"{stamp}{token}".encode(), hashlib.sha256).hexdigest()
     event = {
         "event": name, "id": event_id, "timestamp": 1_795_000_000.25, "recipient": ANN,
@@ -156,3 +163,75 @@ def test_another_form_is_400(mail: Effects, events: list[Any]) -> None:
 @pytest.mark.parametrize("event", [None, [], {"event": "bounced"}, {"event": 1, "id": "x"}])
 def test_another_form_of_mailgun_is_400(mail: Effects, event: Any) -> None:
     assert tell_mailgun(mail, {**mailgun("delivered"), "event-data": event}) == 400
+
+
+def test_a_token_of_mailgun_is_good_for_one_body(mail: Effects) -> None:
+    """It signs no event: whoever sees a request, of an event that is kept or of another, could make up more."""
+    for seen in (mailgun("delivered"), mailgun("opened"), mailgun("failed", severity="permanent", reason="bounce")):
+        assert tell_mailgun(mail, seen) == 204
+        forged = [
+            {**seen, "event-data": {**seen["event-data"], "event": "complained", "id": f"f{number}", "recipient": BEN}}
+            for number in range(10)
+        ]
+        assert {tell_mailgun(mail, document) for document in [*forged, {**seen, "more": 1}]} == {401}
+        moved = {**seen["signature"], "timestamp": seen["signature"]["timestamp"] + seen["signature"]["token"][:1],
+                 "token": seen["signature"]["token"][1:]}  # fmt: skip
+        assert tell_mailgun(mail, {**forged[0], "signature": moved}) == 401
+        assert tell_mailgun(mail, seen) == 204  # Mailgun repeats what it had no answer to
+    assert find_suppressions(BEN, effects=mail) == []
+
+
+def test_a_token_whose_events_could_not_be_kept_is_good_again(mail: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = mailgun("complained")
+    with monkeypatch.context() as context:
+        context.setattr(mail.store, "begin", _unavailable)
+        assert tell_mailgun(mail, seen) == 503
+    assert tell_mailgun(mail, seen) == 204
+    assert [held.reason for held in find_suppressions(ANN, effects=mail)] == ["complaint"]
+
+
+def _unavailable() -> NoReturn:
+    raise StoreUnavailable("away")
+
+
+NAMES = ("delivered", "bounce", "blocked", "blocked", "spamreport", "unsubscribe", "deferred")
+
+
+def _stream(seed: int, count: int, people: int, place: str) -> Iterator[Document]:
+    choose = random.Random(seed)
+    for number in range(count):
+        name, person = choose.choice(NAMES), choose.randrange(people)
+        kind = {"type": "blocked"} if name == "blocked" else {}
+        yield sendgrid("bounce" if kind else name, f"{place}{number}", email=f"p{person}@{place}.example", **kind)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_does_what_its_events_do_one_by_one(mail: Effects, seed: int) -> None:
+    assert tell_sendgrid(mail, *_stream(seed, 60, 6, "batch")) == 204
+    assert {tell_sendgrid(mail, document) for document in _stream(seed, 60, 6, "single")} == {204}
+    outcomes = []
+    for place in ("batch", "single"):
+        digests = [address_digest(mail, f"p{person}@{place}.example") for person in range(6)]
+        outcomes.append((
+            [sorted(row["failures"] for row in rows(mail, "email_soft_failures", "digest = :d", d=d)) for d in digests],
+            [sorted((row["reason"], row["why"]) for row in rows(mail, "email_suppressions", "digest = :d", d=d))
+             for d in digests],
+        ))  # fmt: skip
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_request_of_many_events_is_one_transaction_of_few_statements(mail: Effects) -> None:
+    counts = []
+    for size in (10, 1000):
+        seen: list[str] = []
+        note = partial(_note, seen)
+        sqlalchemy.event.listen(mail.engine, "before_cursor_execute", note)
+        assert tell_sendgrid(mail, *_stream(size, size, size, f"of{size}")) == 204
+        sqlalchemy.event.remove(mail.engine, "before_cursor_execute", note)
+        counts.append(len(seen))
+    assert counts[1] <= counts[0] + 8
+    assert len(rows(mail, "email_events")) == 1010
+
+
+def _note(seen: list[str], _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    seen.append(statement)

@@ -9,7 +9,7 @@ import pytest
 from effects import IdempotencyConflict
 from effects_email import send_email
 from effects_email.errors import EmailInvalid
-from effects_email.message.labels import metadata_of, tags_of
+from effects_email.message.source import metadata_of, tags_of
 from effects_email.transport.url import open_transport
 from tests.email.wire.conftest import Released
 from tests.email.world.conftest import MailFactory

@@ -19,7 +19,7 @@ from effects_email import (
     unsubscribe_link,
     unsuppress,
 )
-from effects_email.listing import list_emails
+from effects_email.admin import list_emails
 from effects_email.message.address import recipient
 from tests.cli.conftest import Run
 from tests.conftest import AppFactory

@@ -17,8 +17,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from effects import Effects, KeyUnavailable
-from effects.retention import prune
-from effects.store.operator.audit import audit
+from effects.app.retention import prune
+from effects.operate.tables.audit import audit
 from effects_email import (
     AddressInvalid,
     EmailNotFound,
@@ -31,9 +31,8 @@ from effects_email import (
     suppress,
     suppression_log,
 )
-from effects_email.admin import get_email, requeue_email
+from effects_email.admin import get_email, list_emails, requeue_email
 from effects_email.events import IncomingEvent, take
-from effects_email.listing import list_emails
 from effects_email.message.address import address_digests
 from effects_email.transport import url as transport_urls
 from effects_email.transport.http_api.fields import reference
@@ -77,10 +76,10 @@ def send_all(app: Effects) -> None:
     for kind, provider_event_id in (("delivered", "e1"), ("complained", "e2")):
         take(
             app,
-            IncomingEvent(
+            [IncomingEvent(
                 provider="postmark", provider_event_id=provider_event_id, kind=kind, code=None, provider_id="p",
                 reference=reference(message_id), recipient=ANN, at=datetime.now(UTC),
-            ),
+            )],
         )  # fmt: skip
     suppress("bob@example.com", why="asked", effects=app)
 

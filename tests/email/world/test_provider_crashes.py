@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from effects import crashpoints
+from effects.kit import crashpoints
 from effects.retry import OnUnknown
 from effects.worker import Worker
 from effects_email.transport.http_api import client as http_client

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from effects import Effects
-from effects.store.operator.audit import audit
+from effects.operate.tables.audit import audit
 from effects.worker import Worker
 from effects_email import EmailInvalid, EmailReceipt, send_templated_email
 from effects_email.admin import get_email
 from effects_email.classify import UNKNOWN_AFTER_SECONDS
 from effects_email.events import events_of
 from effects_email.receiver import EventReceiver
-from effects_email.suppressions.suppression import find_suppressions, suppress, suppression_log
+from effects_email.suppression import find_suppressions, suppress, suppression_log
 from effects_email.transport.http_api.fields import reference
 from effects_email.unsubscribe import wsgi_app
 from tests.conftest import AppFactory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from effects import ConfigurationError, Effects
 from effects_email import receiver
 from effects_email.events import events_of
-from effects_email.providers.sns import fetch_over_https
-from effects_email.suppressions.suppression import find_suppressions
+from effects_email.providers import ses
+from effects_email.providers.ses import fetch_over_https
+from effects_email.suppression import find_suppressions
 from effects_email.transport.http_api.fields import reference
 
 ANN, BEN = "ann@example.org", "ben@example.org"
@@ -27,6 +29,7 @@ HOST = "https://sns.eu-west-1.amazonaws.com"
 CERTIFICATE = f"{HOST}/SimpleNotificationService-{'0af1' * 8}.pem"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:mail-events"
 ISSUED = trustme.CA(key_type=trustme.KeyType.RSA).issue_cert("sns.amazonaws.com", key_type=trustme.KeyType.RSA)
+NOW = datetime.now(UTC)
 STRANGER = rsa.generate_private_key(65537, 2048)
 Document = dict[str, Any]
 
@@ -62,10 +65,15 @@ def sign(document: Document, key: Any = None) -> Document:
     return {**document, "Signature": base64.b64encode(key.sign(data, padding.PKCS1v15(), algorithm)).decode()}
 
 
+def stamp(age: timedelta = timedelta()) -> str:
+    """As SNS writes a time."""
+    return f"{NOW - age:%Y-%m-%dT%H:%M:%S}.123Z"
+
+
 def notification(event: Document, *, version: str = "2", number: int = 1, **further: Any) -> Document:
     return {
         "Type": "Notification", "MessageId": f"22b80b92-fdea-4c2c-8f9d-{number:012}", "TopicArn": TOPIC,
-        "Message": json.dumps(event), "Timestamp": "2026-11-21T12:00:00.000Z", "SignatureVersion": version,
+        "Message": json.dumps(event), "Timestamp": stamp(), "SignatureVersion": version,
         "SigningCertURL": CERTIFICATE, "UnsubscribeURL": f"{HOST}/?Action=Unsubscribe", **further,
     }  # fmt: skip
 
@@ -164,16 +172,64 @@ def test_what_sns_did_not_sign_is_refused(mail: Effects, sns: Sns) -> None:
         assert tell(mail, sns, sign(notification(event("Send"), TopicArn=topic))) == 401
     for content in (b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         sns.answers[CERTIFICATE] = content
-        assert tell(mail, sns, signed) == 401
+        assert tell(mail, sns, signed) == 503  # SNS repeats it; after a 401 it would give the event up
     del sns.answers[CERTIFICATE]
-    assert tell(mail, sns, signed) == 401
+    assert tell(mail, sns, signed) == 503
     assert events_of(MESSAGE_ID, effects=mail) == []
+
+
+@pytest.mark.parametrize(("age", "status"), [
+    (timedelta(hours=-1), 401), (timedelta(minutes=-4), 204), (timedelta(hours=35), 204), (timedelta(hours=37), 401),
+])  # fmt: skip
+def test_a_request_is_taken_for_36_hours(mail: Effects, sns: Sns, age: timedelta, status: int) -> None:
+    assert tell(mail, sns, sign(notification(event("Send"), Timestamp=stamp(age)))) == status
+    assert sns.fetched == ([CERTIFICATE] if status == 204 else [])  # what is old makes us ask for nothing
+
+
+def _moved(signed: Document, name: str, *fields: str) -> Document:
+    """The same signed lines, read as another message: a field takes the fields after it into its value."""
+    lines = "".join(f"\n{field}\n{signed[field]}" for field in fields)
+    return {**{key: value for key, value in signed.items() if key not in fields}, name: signed[name] + lines}
+
+
+def test_signed_lines_have_one_reading(mail: Effects, sns: Sns) -> None:
+    """Or the signature of one event would be good for a second one, under another id."""
+    sent = sign(notification(event("Send"), Subject="Amazon SES"))
+    forged = [_moved(sent, "MessageId", "Subject"), _moved(sent, "Subject", "Timestamp")]
+    forged.append({**sent, "Message": f"{sent['Message']}\nMessageId\n{sent['MessageId']}"})
+    confirm = sign(subscription())
+    forged += [_moved(confirm, "MessageId", "SubscribeURL"), {**confirm, "Type": "SubscriptionConfirmation\n"}]
+    short = sign(notification(event("Send"), MessageId="22b80b92-fdea-4c2c-8f9d-1\n"))
+    assert [tell(mail, sns, document) for document in [*forged, short, sign(subscription("Other"))]] == [401] * 7
+    assert sns.fetched == []
+    assert tell(mail, sns, sent) == 204
+
+
+def test_requests_that_no_one_signed_make_us_ask_little(
+    mail: Effects, sns: Sns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taker = receiver.EventReceiver("ses", secrets=[TOPIC], effects=mail, fetch=sns.fetch)
+
+    def told(document: Document) -> int:
+        return taker.take({}, json.dumps(document).encode())
+
+    assert told(sign(notification(event("Send")))) == 204
+    urls = [CERTIFICATE.replace("0af1" * 8, f"{number:032x}") for number in range(40)]
+    nonsense = [{**notification(event("Send"), SigningCertURL=url), "Signature": "QQ=="} for url in urls]
+    assert {told(document) for document in nonsense + nonsense} == {503}
+    assert sns.fetched == [CERTIFICATE, *urls[:5]]
+    assert told(sign(notification(event("Send"), number=2))) == 204  # one that is known needs no asking
+    monkeypatch.setattr(ses, "FAILED_SECONDS", 0.0)
+    sns.answers[urls[7]] = sns.answers[CERTIFICATE]
+    assert told(sign(notification(event("Send"), number=3, SigningCertURL=urls[7]))) == 204
+    assert sns.fetched[6:] == [urls[7]]
 
 
 def subscription(kind: str = "SubscriptionConfirmation", **further: Any) -> Document:
     return {
-        "Type": kind, "MessageId": "m", "Token": "2336412f37", "TopicArn": TOPIC, "Message": "You have chosen",
-        "SubscribeURL": "https://evil.example/?Action=ConfirmSubscription", "Timestamp": "2026-11-21T12:00:00.000Z",
+        "Type": kind, "MessageId": f"165545c9-2a5c-472c-8df2-{7:012}", "Token": "2336412f37", "TopicArn": TOPIC,
+        "Message": "You have chosen\nto subscribe", "Timestamp": stamp(),
+        "SubscribeURL": "https://evil.example/?Action=ConfirmSubscription",
         "SignatureVersion": "1", "SigningCertURL": CERTIFICATE, **further,
     }  # fmt: skip
 

@@ -11,20 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import Effects, EnqueueError
-from effects.store.rotate import count_keys, rotate
+from effects.operate.tables.rotate import count_keys, rotate
 from effects_email.message.address import address_digests, normal_form
-from effects_email.record import AddressFailure
-from effects_email.suppressions.bounces import note_delivered, note_failures
-from effects_email.suppressions.rows import Reason
-from effects_email.suppressions.suppression import (
+from effects_email.suppression import (
+    Reason,
     find_suppressions,
     list_suppressions,
+    note_delivered,
+    note_failures,
     note_override,
     suppress,
     suppressed,
     suppression_log,
     unsuppress,
 )
+from effects_email.tables.ledger import AddressFailure
 from tests.email.world.conftest import KEYS, NEWEST_KEYS, OLD, ROTATED_KEYS, MailFactory
 from tests.support.manual_workers import rows
 from tests.webhooks.conftest import statements

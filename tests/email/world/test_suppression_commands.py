@@ -6,7 +6,7 @@ import pytest
 
 from effects import Effects
 from effects.cli.context import actor
-from effects_email.suppressions.suppression import suppress, suppressed
+from effects_email.suppression import suppress, suppressed
 from tests.cli.conftest import Run, _logging, run
 from tests.email.world.conftest import KEYS, NEWEST_KEYS
 from tests.support.commands import error_line

@@ -17,13 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from effects import ConfigurationError, Effects
-from effects.app import Effects as App
-from effects.secrets.keys import KeyRing, generate_key
+from effects.app.effects import Effects as App
+from effects.keys.encryption import KeyRing, generate_key
 from effects_email import unsubscribe as module
 from effects_email.errors import TokenInvalid
-from effects_email.suppressions.suppression import find_suppressions, suppressed, suppression_log
-from effects_email.unsubscribe import check_unsubscribe, unsubscribe, unsubscribe_headers, unsubscribe_link
-from effects_email.unsubscribe_token import read_token, write_token
+from effects_email.suppression import find_suppressions, suppressed, suppression_log
+from effects_email.unsubscribe import (
+    check_unsubscribe,
+    read_token,
+    unsubscribe,
+    unsubscribe_headers,
+    unsubscribe_link,
+    write_token,
+)
 from tests.email.world.conftest import DIGEST, KEYS, NEWEST_KEYS, MailFactory
 from tests.support.manual_workers import rows, run_sql
 from tests.support.web_clients import WebClient, asgi_client, gone, lifespan, wsgi_client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -11,30 +10,33 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects, StoreConflict
-from effects.extend import (
-    AnySession,
-    AuditAction,
-    app_of,
-    arguments,
-    ensure_limit,
-    generate_secret,
-    parse_secret,
+from effects.extend.actions import AuditAction
+from effects.extend.arguments import arguments
+from effects.extend.jobs import app_of, ensure_limit
+from effects.extend.process import own_logger
+from effects.extend.secrets import generate_secret, signing
+from effects.extend.sql import AnySession
+from effects_webhooks.admin.endpoints import (
+    BREAKER,
+    CHANGE,
+    MAX_IN_FLIGHT,
+    SETTINGS,
+    Ordering,
+    check_text,
+    checked_patterns,
+    checked_rules,
+    note_endpoint,
 )
-from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
-from effects_webhooks.admin.endpoints import BREAKER, CHANGE, MAX_IN_FLIGHT
+from effects_webhooks.endpoint_values import check_url, has_other_headers, seal_headers, seal_secret
 from effects_webhooks.errors import EndpointInvalid
-from effects_webhooks.identifiers import new_id
 from effects_webhooks.retry_rules import Profile
-from effects_webhooks.routing import limit_key
-from effects_webhooks.sealed import has_other_headers, seal_headers, seal_secret
-from effects_webhooks.state import state_of
+from effects_webhooks.settings import state_of
 from effects_webhooks.tables import endpoint_rows as table
 from effects_webhooks.tenants import check_tenant
-from effects_webhooks.transport.guard import check_url
+from effects_webhooks.writing import limit_key, new_id
 
 _ADD = AuditAction("endpoint", "add")
-_log = logging.getLogger("effects.webhooks")
+_log = own_logger("effects.webhooks")
 
 EnsureOutcome: TypeAlias = Literal["added", "changed", "unchanged"]
 
@@ -44,7 +46,7 @@ class NewEndpoint:
     """What `add_endpoint` gives back: the only time that the secret is shown."""
 
     id: str
-    url: str
+    url: str = field(repr=False)
     patterns: tuple[str, ...]
     secret: str = field(repr=False)
     same_url: tuple[str, ...] = ()  # ids of the tenant's other endpoints of this URL: events reach it once for each
@@ -59,7 +61,7 @@ class EnsuredEndpoint:
 
     id: str
     key: str
-    url: str
+    url: str = field(repr=False)
     patterns: tuple[str, ...]
     outcome: EnsureOutcome
     changed: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class _Draft:
     """An endpoint that is checked and sealed, and not yet written."""
 
     id: str
-    row: dict[str, Any]
+    row: dict[str, Any] = field(repr=False)
     patterns: tuple[str, ...]
     secret: str = field(repr=False)
     secret_id: str
@@ -219,7 +221,7 @@ def _draft(
         "id": endpoint_id, "tenant": tenant or "", "url": url, "patterns": checked, "description": description, **rules,
         "headers": seal_headers(app, endpoint_id, headers) if headers else None, "key": key,
     }  # fmt: skip
-    sealed = seal_secret(app, endpoint_id, secret_id, parse_secret(plain))
+    sealed = seal_secret(app, endpoint_id, secret_id, signing.parse_secret(plain))
     return _Draft(endpoint_id, row, tuple(checked), plain, secret_id, sealed)
 
 

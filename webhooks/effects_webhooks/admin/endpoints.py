@@ -10,32 +10,81 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects import Effects
-from effects.extend import (
-    AnySession,
-    AuditAction,
-    Breaker,
-    app_of,
-    arguments,
-    ensure_limit,
-    moment,
-    moment_or_none,
-    unblock_limit,
-)
-from effects_webhooks.admin.endpoint_notes import note_endpoint
-from effects_webhooks.admin.endpoint_rules import SETTINGS, Ordering, check_text, checked_patterns, checked_rules
+from effects.extend.actions import AuditAction, note
+from effects.extend.arguments import arguments, optional, printable, require
+from effects.extend.jobs import Breaker, app_of, ensure_limit, unblock_limit
+from effects.extend.rows import record
+from effects.extend.sql import AnySession
+from effects.extend.text import repr_without
+from effects_webhooks.echoes import shortened
+from effects_webhooks.endpoint_values import check_url, seal_headers
 from effects_webhooks.errors import EndpointInvalid, no_endpoint
-from effects_webhooks.request import patterns_of
-from effects_webhooks.retry_rules import Profile, overrides_of
-from effects_webhooks.routing import limit_key
-from effects_webhooks.sealed import seal_headers
-from effects_webhooks.state import state_of
+from effects_webhooks.request import EventTypes, check_pattern, patterns_of
+from effects_webhooks.retry_rules import PROFILES, Profile, check_overrides, overrides_of
+from effects_webhooks.settings import state_of
 from effects_webhooks.tables import endpoint_rows as table
-from effects_webhooks.tables import health
-from effects_webhooks.tables.endpoint_rows import without_query
 from effects_webhooks.tenants import Tenant, tenant_filter
-from effects_webhooks.transport.guard import check_url
+from effects_webhooks.writing import limit_key
 
-CHANGE, _DISABLE, _ENABLE = (AuditAction("endpoint", name) for name in ("change", "disable", "enable"))
+Ordering: TypeAlias = Literal["none", "endpoint", "key"]
+ORDERINGS: tuple[Ordering, ...] = ("none", "endpoint", "key")
+SETTINGS = {"overrides": optional(arguments.mapping), "headers": optional(arguments.mapping)}
+_PATTERNS_MAX = 100
+TEXT_CHARS_MAX = 1000
+
+
+def checked_patterns(patterns: Iterable[str], event_types: EventTypes) -> list[str]:
+    """
+    Raises:
+        EndpointInvalid: one has no pattern's form, or takes none of the event types that are declared.
+    """
+    if isinstance(patterns, str):
+        raise EndpointInvalid(f"patterns is a text; give a list, such as [{patterns!r}]")
+    require("patterns", patterns, arguments.listed, EndpointInvalid)
+    checked = list(dict.fromkeys(check_pattern(pattern) for pattern in patterns))
+    for pattern in checked:
+        event_types.check_pattern(pattern)
+    if not 1 <= len(checked) <= _PATTERNS_MAX:
+        raise EndpointInvalid(f"give 1 to {_PATTERNS_MAX} patterns; '*' takes every event")
+    return checked
+
+
+def checked_rules(profile: str, overrides: Mapping[str, str] | None, ordering: str) -> dict[str, Any]:
+    require("profile", profile, arguments.one_of(PROFILES), EndpointInvalid)
+    require("ordering", ordering, arguments.one_of(ORDERINGS), EndpointInvalid)
+    return {"profile": profile, "overrides": check_overrides(overrides or {}), "ordering": ordering}
+
+
+def check_text(name: str, text: str | None) -> None:
+    require(name, text, optional(printable(TEXT_CHARS_MAX, chars_min=0)), EndpointInvalid)
+
+
+def note_endpoint(
+    app: Effects,
+    connection: Connection,
+    action: AuditAction,
+    endpoint_id: str,
+    *,
+    subject: str | None = None,
+    actor: str,
+    reason: str | None,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Note an action on an endpoint that the caller has found to be its tenant's.
+
+    Args:
+        subject: what of the endpoint's it was done to, such as a secret; default the endpoint.
+    """
+    row = table.endpoint(app.store, connection, endpoint_id, None)
+    tenant = (row.tenant or None) if row is not None else None
+    note(
+        app.store, connection, action, subject or endpoint_id, actor=actor, reason=reason, detail=detail, tenant=tenant
+    )
+
+
+CHANGE, REVEAL, _DISABLE, _ENABLE = (
+    AuditAction("endpoint", name) for name in ("change", "reveal", "disable", "enable")
+)
 
 EndpointStatus: TypeAlias = Literal["active", "disabled"]
 STATUSES: tuple[EndpointStatus, ...] = ("active", "disabled")
@@ -67,8 +116,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The URL without its query, in which partners put tokens: for pages and messages that many see."""
-        return without_query(self.url)
+        """The URL without what may be a token in path or query: for pages and messages that many see."""
+        return shortened(self.url)
+
+    def __repr__(self) -> str:
+        return repr_without(self, {"url"})
 
 
 @arguments.checked(EndpointInvalid, endpoint_id=arguments.NAME, **SETTINGS, **arguments.ACTING)
@@ -176,7 +228,7 @@ def disable_endpoint(
         endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -207,7 +259,7 @@ def enable_endpoint(
         endpoint_id: of the endpoint: `ep_…`.
         tenant: the endpoint's tenant; endpoints of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -217,7 +269,7 @@ def enable_endpoint(
     owner = tenant_filter(tenant)
     with app.writing(session) as connection:
         _set_status(app, connection, endpoint_id, owner, "active", None)
-        health.forget(app.store, connection, endpoint_id)
+        table.forget(app.store, connection, endpoint_id)
         ensure_limit(app.store, connection, limit_key(endpoint_id), max_in_flight=MAX_IN_FLIGHT, breaker=BREAKER)
         unblock_limit(app.store, connection, limit_key(endpoint_id))
         note_endpoint(app, connection, _ENABLE, endpoint_id, actor=actor, reason=reason)
@@ -236,20 +288,7 @@ def _set_status(
 
 
 def _endpoint(row: Row[Any]) -> Endpoint:
-    return Endpoint(
-        id=row.id,
-        url=row.url,
-        patterns=tuple(patterns_of(row.patterns)),
-        status=row.status,
-        reason=row.reason,
-        description=row.description,
-        tenant=row.tenant or None,
-        profile=row.profile,
-        overrides=overrides_of(row.overrides),
-        ordering=row.ordering,
-        has_headers=bool(row.has_headers),
-        key=row.key,
-        failing_since=moment_or_none(row.failing_since),
-        failed_messages=row.failed_messages or 0,
-        created_at=moment(row.created_at),
-    )
+    return record(
+        Endpoint, row, patterns=tuple(patterns_of(row.patterns)), tenant=row.tenant or None,
+        overrides=overrides_of(row.overrides), failed_messages=row.failed_messages or 0,
+    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,29 +9,25 @@ import msgspec
 from sqlalchemy import Connection
 
 from effects import Effects
-from effects.extend import (
-    DAY_SECONDS,
-    AnySession,
-    AuditAction,
-    app_of,
-    arguments,
-    generate_secret,
-    moment,
-    moment_or_none,
-    parse_secret,
-)
-from effects_webhooks.admin.endpoint_notes import note_endpoint
+from effects.extend.actions import AuditAction
+from effects.extend.arguments import DAY_SECONDS, arguments
+from effects.extend.jobs import app_of
+from effects.extend.process import own_logger
+from effects.extend.secrets import generate_secret, signing
+from effects.extend.sql import AnySession
+from effects.extend.text import moment, moment_or_none
+from effects_webhooks.admin.endpoints import note_endpoint
+from effects_webhooks.endpoint_values import seal_secret
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, no_endpoint
-from effects_webhooks.identifiers import new_id
-from effects_webhooks.sealed import seal_secret
 from effects_webhooks.tables import endpoint_rows as table
 from effects_webhooks.tenants import Tenant, tenant_filter
+from effects_webhooks.writing import new_id
 
 OVERLAP_SECONDS = DAY_SECONDS
-OVERLAP_MAX_SECONDS = 7 * DAY_SECONDS
-SIGNING_MAX = 3  # secrets at once: each makes the header longer
+_OVERLAP_MAX_SECONDS = 7 * DAY_SECONDS
+_SIGNING_MAX = 3  # secrets at once: each makes the header longer
 _ROTATE, _EXPIRE = AuditAction("secret", "rotate"), AuditAction("secret", "expire")
-_log = logging.getLogger("effects.webhooks")
+_log = own_logger("effects.webhooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class SecretInfo(msgspec.Struct, frozen=True, kw_only=True):
 @arguments.checked(
     EndpointInvalid,
     endpoint_id=arguments.NAME,
-    overlap_seconds=arguments.number(0, OVERLAP_MAX_SECONDS),
+    overlap_seconds=arguments.number(0, _OVERLAP_MAX_SECONDS),
     **arguments.ACTING,
 )
 def rotate_secret(
@@ -91,13 +86,13 @@ def rotate_secret(
     app = app_of(effects, session)
     owner = tenant_filter(tenant)
     plain = generate_secret() if secret is None else secret
-    key, secret_id = parse_secret(plain), new_id("sec")
+    key, secret_id = signing.parse_secret(plain), new_id("sec")
     sealed = seal_secret(app, endpoint_id, secret_id, key)
     with app.writing(session) as connection:
         if not table.lock(app.store, connection, endpoint_id, owner):
             raise no_endpoint(endpoint_id)
-        if overlap_seconds and len(_signing(app, connection, endpoint_id, owner)) >= SIGNING_MAX:
-            raise EndpointInvalid(f"{SIGNING_MAX} secrets sign already; expire one of them first")
+        if overlap_seconds and len(_signing(app, connection, endpoint_id, owner)) >= _SIGNING_MAX:
+            raise EndpointInvalid(f"{_SIGNING_MAX} secrets sign already; expire one of them first")
         table.expire_secrets(app.store, connection, endpoint_id, overlap_seconds)
         table.insert_secret(app.store, connection, secret_id=secret_id, endpoint_id=endpoint_id, sealed=sealed)
         detail = {"endpoint": endpoint_id, "overlap_seconds": overlap_seconds}
@@ -153,7 +148,7 @@ def expire_secret(
         secret_id: of the secret, as `list_secrets` has it.
         tenant: the secret's tenant; secrets of others are not found. Default: no tenant. `ANY_TENANT`: any.
         actor, reason: who and why, for the audit log.
-        session: the caller's transaction, never committed by us. Without one, a transaction of our own.
+        session: the caller's transaction, never committed by us. Without one, our own transaction.
         effects: the Effects to use; default the process's.
 
     Raises:

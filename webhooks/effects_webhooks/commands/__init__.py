@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import click
 
-from effects_webhooks.commands.again import recover_, replay
-from effects_webhooks.commands.deliveries import deliveries_, events_
-from effects_webhooks.commands.endpoints import endpoints
-from effects_webhooks.commands.event_types import event_types_
-from effects_webhooks.commands.explain import explain_
+from effects_webhooks.commands.deliveries import deliveries_, event_types_, events_, explain_, recover_, replay
+from effects_webhooks.commands.endpoints import endpoints, secrets
 from effects_webhooks.commands.listen import listen
-from effects_webhooks.commands.secrets import secrets
 from effects_webhooks.commands.send import send, test
 
 

@@ -1,8 +1,10 @@
-"""`effects webhooks deliveries` and `effects webhooks events`: what was sent to whom."""
+"""`effects webhooks deliveries`, `events`, `event-types`, `replay`, `recover`, `explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import click
 
@@ -10,18 +12,36 @@ from effects.cli import (
     CommandResult,
     Context,
     Table,
+    actor,
     before_key_option,
     before_option,
     command,
     limit_option,
     page_note,
+    parse_time,
+    reason_option,
     status_option,
 )
-from effects.extend import LEDGER_STATES
-from effects_webhooks.admin.deliveries import DeliverySummary, EventSummary, list_deliveries, list_events
-from effects_webhooks.commands.options import tenant_option
-from effects_webhooks.tables.delivery_lists import RETRYING
+from effects.extend.ledger import LEDGER_STATES
+from effects.extend.process import ExitCode
+from effects_webhooks.admin.deliveries import (
+    DeliverySummary,
+    EventSummary,
+    Replayed,
+    list_deliveries,
+    list_events,
+    recover,
+    replay_delivery,
+    replay_event,
+)
+from effects_webhooks.admin.endpoints import get_endpoint
+from effects_webhooks.classify import DeliveryExplanation, explain
+from effects_webhooks.commands.endpoints import tenant_option
+from effects_webhooks.retry_rules import PROFILES
+from effects_webhooks.settings import state_of
+from effects_webhooks.tables.delivery_rows import RETRYING
 from effects_webhooks.tenants import Tenant
+from effects_webhooks.writing import limit_key
 
 
 @click.command("deliveries")
@@ -88,3 +108,147 @@ def _deliveries_table(deliveries: Sequence[DeliverySummary]) -> Table:
 def _events_table(events: Sequence[EventSummary]) -> Table:
     rows = [(event.id, event.type, event.tenant, event.key, event.created_at) for event in events]
     return Table(("id", "type", "tenant", "key", "created"), rows, empty="no events")
+
+
+@click.command()
+@click.option("--delivery", metavar="MSG:EP", help="Delivery to replay: msg_…:ep_….")
+@click.option("--event", metavar="MSG", help="Event whose deliveries are all replayed.")
+@click.option("--even-if-done", is_flag=True, help="Override: replay deliveries that were answered with 2xx.")
+@tenant_option
+@reason_option
+@command
+def replay(
+    context: Context,
+    *,
+    delivery: str | None,
+    event: str | None,
+    even_if_done: bool,
+    tenant: Tenant,
+    reason: str | None,
+) -> CommandResult:
+    """Replay a delivery or an event, with the same id and bytes.
+
+    Exit code 1 if a delivery was skipped, such as one that is still retrying.
+    """
+    if (delivery is None) == (event is None):
+        raise click.UsageError("give --delivery or --event")
+    if event is not None:
+        done = replay_event(
+            event, actor=actor(), reason=reason, confirm_done=even_if_done, tenant=tenant, effects=context.app
+        )
+    else:
+        event_id, _, endpoint_id = (delivery or "").partition(":")
+        job_id = replay_delivery(
+            event_id, endpoint_id, actor=actor(), reason=reason, confirm_done=even_if_done, tenant=tenant,
+            effects=context.app,
+        )  # fmt: skip
+        done = Replayed([job_id])
+    return _result(done)
+
+
+@click.command("recover")
+@click.option("--endpoint", "endpoint_id", required=True, metavar="EP", help="Endpoint whose deliveries are replayed.")
+@click.option(
+    "--since", required=True, type=parse_time, metavar="TIME", help="Earliest end, such as 2026-11-21T08:00:00Z."
+)
+@click.option("--until", type=parse_time, metavar="TIME", help="Latest end.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Maximum number of deliveries. Default: all.")
+@tenant_option
+@reason_option
+@command
+def recover_(
+    context: Context,
+    *,
+    endpoint_id: str,
+    since: datetime,
+    until: datetime | None,
+    limit: int | None,
+    tenant: Tenant,
+    reason: str | None,
+) -> CommandResult:
+    """Replay an endpoint's failed deliveries.
+
+    Those that are still retrying are counted and left alone. Run it again to continue after a crash or a limit.
+    """
+    done = recover(
+        endpoint_id, since=since, until=until, actor=actor(),
+        reason=reason, limit=limit, tenant=tenant, effects=context.app,
+    )  # fmt: skip
+    advice = f"`effects jobs run-now --type webhook.deliver --limit-key {limit_key(endpoint_id)} --yes` tries them now"
+    return _result(done, f"{done.retrying:,} still retrying: {advice}" if done.retrying else None)
+
+
+def _result(done: Replayed, retrying: str | None = None) -> CommandResult:
+    skipped = [{"delivery": name, "reason": reason} for name, reason in done.skipped]
+    notes = [*(f"{name}: {reason}" for name, reason in done.skipped), *filter(None, [retrying])]
+    text = f"{len(done.jobs):,} replayed, {len(done.skipped):,} skipped"
+    exit_code = ExitCode.FINDINGS if done.skipped else ExitCode.DONE
+    document = {"jobs": done.jobs, "skipped": skipped, "retrying": done.retrying}
+    return CommandResult(document, text, note="\n".join(notes) or None, exit_code=exit_code)
+
+
+@click.command("event-types")
+@command
+def event_types_(context: Context) -> CommandResult:
+    """List the event types that the app declares.
+
+    With --json also their examples and schemas, as a page for partners needs them. The app that declares them is named
+    by --app or EFFECTS_APP.
+    """
+    declared = list(state_of(context.app).event_types)
+    data = [
+        {
+            "name": event_type.name,
+            "description": event_type.description,
+            "example": event_type.example_data(),
+            "schema": event_type.schema,
+        }
+        for event_type in declared
+    ]
+    rows = [
+        (event_type.name, event_type.description, "yes" if event_type.example is not None else "no")
+        for event_type in declared
+    ]
+    return CommandResult(data, Table(("type", "description", "example"), rows, empty="no event types"))
+
+
+@click.command("explain")
+@click.argument("what", metavar="STATUS_OR_FAULT")
+@click.option("--retry-after", "hint", metavar="VALUE", help="Retry-After header of the response: seconds or a date.")
+@click.option("--attempt", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N",
+              help="Number of the attempt.")  # fmt: skip
+@click.option("--profile", type=click.Choice(PROFILES), default="default", show_default=True, help="Retry profile.")
+@click.option("--endpoint", "endpoint_id", metavar="EP", help="Endpoint whose profile and overrides apply.")
+@tenant_option
+@command
+def explain_(
+    context: Context,
+    *,
+    what: str,
+    hint: str | None,
+    attempt: int,
+    profile: str,
+    endpoint_id: str | None,
+    tenant: Tenant,
+) -> CommandResult:
+    """Explain the retry after a status or a fault.
+
+    STATUS_OR_FAULT is an HTTP status such as 429, or a fault such as connect_failed.
+    """
+    overrides: dict[str, str] = {}
+    if endpoint_id is not None:
+        endpoint = get_endpoint(endpoint_id, tenant=tenant, effects=context.app)
+        profile, overrides = endpoint.profile, endpoint.overrides
+    explanation = explain(what, hint=hint, attempt=attempt, profile=profile, overrides=overrides)
+    return CommandResult(explanation, _facts(explanation))
+
+
+def _facts(explanation: DeliveryExplanation) -> dict[str, Any]:
+    rests, again = explanation.endpoint_rests_seconds, explanation.next_try_seconds
+    return {
+        "class": "success" if explanation.retry_class == "done" else explanation.retry_class,
+        "next try": "none" if again is None else f"in {again:g} s (plus up to 20 % jitter)",
+        "tries": explanation.tries,
+        "endpoint": "not paused" if rests is None else f"paused for {rests:g} s",
+        "why": explanation.why,
+    }

@@ -1,19 +1,322 @@
-"""The entry point `effects.pages`: routes, navigation, and what the core's pages show of webhooks."""
+"""The entry point `effects.pages`: routes, navigation, pages, and what the core's pages show of webhooks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from effects.web import NavigationEntry, PageRoute, Pages, StandingLine, StoryLink, Visit
-from effects_webhooks.admin.endpoints import Endpoint, list_endpoints
-from effects_webhooks.dashboard import delivery_pages, endpoint_pages, secret_actions
-from effects_webhooks.dashboard.endpoint_actions import ACTIONS
-from effects_webhooks.errors import EndpointNotFound, EventNotFound
-from effects_webhooks.tenants import ANY_TENANT
-from effects_webhooks.writing import JOB_TYPE
+import msgspec
 
-_NAMED_MAX = 3
+from effects.extend.actions import AuditAction
+from effects.extend.ledger import LEDGER_STATES
+from effects.web import (
+    LIVE_SECONDS,
+    PAGE_ROWS,
+    ActionCall,
+    ActionEnd,
+    ActionField,
+    NavigationEntry,
+    PageAction,
+    PageAnswer,
+    PageRoute,
+    Pages,
+    StoryLink,
+    Visit,
+    before_of,
+    choice_of,
+    chosen_of,
+    filters_of,
+    notice,
+    page_of,
+    story_values,
+    text_of,
+)
+from effects_webhooks.admin.deliveries import (
+    get_delivery,
+    get_event,
+    list_deliveries,
+    list_events,
+    recover,
+    replay_delivery,
+    replay_event,
+)
+from effects_webhooks.admin.endpoints import Endpoint, disable_endpoint, enable_endpoint, get_endpoint, list_endpoints
+from effects_webhooks.admin.rotation import expire_secret, list_secrets, rotate_secret
+from effects_webhooks.api import send_test
+from effects_webhooks.classify import DeliveryExplanation
+from effects_webhooks.classify import explain as explain_answer
+from effects_webhooks.errors import EndpointNotFound, EventNotFound
+from effects_webhooks.retry_rules import FAULT_RULES
+from effects_webhooks.tables.delivery_rows import RETRYING
+from effects_webhooks.tenants import ANY_TENANT, Tenant
+from effects_webhooks.writing import JOB_TYPE, limit_key
+
+_RECOVER_MAX = 200  # in one request
+_SINCE = {"1 hour": 1, "6 hours": 6, "1 day": 24, "3 days": 72, "7 days": 168}
+_EVEN_IF_DONE = ActionField(
+    "even_if_done", "Also those that were answered with 2xx: they arrive a second time", "tick", role="admin"
+)
+
+
+def _disable(call: ActionCall) -> None:
+    disable_endpoint(call.subject, actor=call.actor, reason=call.reason, tenant=ANY_TENANT, effects=call.visit.app)
+
+
+def _enable(call: ActionCall) -> None:
+    enable_endpoint(call.subject, actor=call.actor, reason=call.reason, tenant=ANY_TENANT, effects=call.visit.app)
+
+
+def _test(call: ActionCall) -> ActionEnd:
+    receipt = send_test(call.subject, actor=call.actor, reason=call.reason, tenant=ANY_TENANT, effects=call.visit.app)
+    return ActionEnd(call.visit.url("webhooks_delivery", event=receipt.event_id, endpoint=call.subject))
+
+
+def _recover(call: ActionCall) -> ActionEnd:
+    since = datetime.now(UTC) - timedelta(hours=_SINCE[call.fields["since"]])
+    replayed = recover(
+        call.subject, since=since, limit=_RECOVER_MAX, actor=call.actor, reason=call.reason, tenant=ANY_TENANT,
+        effects=call.visit.app,
+    )  # fmt: skip
+    return ActionEnd(count=len(replayed.jobs))
+
+
+def _replay_delivery(call: ActionCall) -> ActionEnd:
+    event_id, _, endpoint_id = call.subject.partition(":")
+    replay_delivery(
+        event_id, endpoint_id, confirm_done=call.fields["even_if_done"] == "yes", actor=call.actor, reason=call.reason,
+        tenant=ANY_TENANT, effects=call.visit.app,
+    )  # fmt: skip
+    return ActionEnd(call.visit.url("webhooks_delivery", event=event_id, endpoint=endpoint_id))
+
+
+def _replay_event(call: ActionCall) -> ActionEnd:
+    replayed = replay_event(
+        call.subject, confirm_done=call.fields["even_if_done"] == "yes", actor=call.actor, reason=call.reason,
+        tenant=ANY_TENANT, effects=call.visit.app,
+    )  # fmt: skip
+    return ActionEnd(count=len(replayed.jobs))
+
+
+def _to_endpoint(visit: Visit, name: str) -> str:
+    return visit.url("webhooks_endpoint", endpoint=name)
+
+
+def _to_event(visit: Visit, name: str) -> str:
+    return visit.url("webhooks_event", event=name)
+
+
+def _to_delivery(visit: Visit, name: str) -> str:
+    event_id, colon, endpoint_id = name.partition(":")
+    if not colon:
+        raise EventNotFound("a delivery is named msg_…:ep_…")
+    return visit.url("webhooks_delivery", event=event_id, endpoint=endpoint_id)
+
+
+_ACTIONS = (
+    PageAction("webhooks_disable", "/webhooks/endpoints/disable", "endpoint", "operator", "Disable",
+               "Nothing more is sent to it: new events pass it by, and what waits ends cancelled when it falls due. To "
+               "hold deliveries back without losing them, pause its limit key.", "The endpoint is disabled.", _disable,
+               _to_endpoint, danger=True),
+    PageAction("webhooks_enable", "/webhooks/endpoints/enable", "endpoint", "operator", "Enable",
+               "Deliveries go on at once: its failures are cleared, its breaker closes, its pause ends. What was "
+               "cancelled meanwhile stays cancelled; recover sends it again.", "The endpoint is enabled.", _enable,
+               _to_endpoint),
+    PageAction("webhooks_test", "/webhooks/endpoints/test", "endpoint", "operator", "Send a test",
+               "An event of the type webhook.test is sent to it, signed like any other.",
+               "The test is on its way: this page follows it.", _test, _to_endpoint),
+    PageAction("webhooks_recover", "/webhooks/endpoints/recover", "endpoint", "operator", "Recover",
+               "What ended without success is sent again with the same id and bytes, oldest first, at most 200 "
+               "deliveries at a time. What is still retrying is left alone.",
+               "{n} deliveries are sent again. Were it 200, there may be more: recover once more.", _recover,
+               _to_endpoint, fields=(ActionField("since", "What ended in the last", "choice", tuple(_SINCE)),)),
+    PageAction("webhooks_replay", "/webhooks/deliveries/replay", "delivery", "operator", "Send again",
+               "The same event with the same webhook-id and the same bytes: a receiver that knows the id drops it.",
+               "It is sent again.", _replay_delivery, _to_delivery, fields=(_EVEN_IF_DONE,)),
+    PageAction("webhooks_replay_event", "/webhooks/events/replay", "event", "operator", "Send again to all",
+               "Each ended delivery of the event is sent again, with the same id and bytes. What waits is left alone.",
+               "{n} deliveries are sent again.", _replay_event, _to_event, fields=(_EVEN_IF_DONE,)),
+)  # fmt: skip
+
+
+# What a form offers for how long the secrets before it still sign: words → hours.
+_OVERLAPS = {"1 day": 24, "1 hour": 1, "3 days": 72, "7 days": 168, "not at all: one has leaked": 0}
+
+
+def _rotate(call: ActionCall) -> ActionEnd:
+    """The only page that ever shows the secret."""
+    overlap = call.fields["overlap"]
+    created = rotate_secret(
+        call.subject, overlap_seconds=_OVERLAPS[overlap] * 3_600.0, actor=call.actor, reason=call.reason,
+        tenant=ANY_TENANT, effects=call.visit.app,
+    )  # fmt: skip
+    return ActionEnd(
+        answer=call.visit.page(
+            "webhooks/secret.html", created=created, overlap=overlap if _OVERLAPS[overlap] else None,
+            endpoint_id=call.subject, back=_to_endpoint_of(call.visit, call.subject),
+        )
+    )  # fmt: skip
+
+
+def _expire(call: ActionCall) -> None:
+    _, secret_id = _parts(call.subject)
+    expire_secret(secret_id, actor=call.actor, reason=call.reason, tenant=ANY_TENANT, effects=call.visit.app)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    endpoint_id, colon, secret_id = name.partition(":")
+    if not colon:
+        raise EndpointNotFound("a secret is named ep_…:sec_…")
+    return endpoint_id, secret_id
+
+
+def _to_endpoint_of(visit: Visit, name: str) -> str:
+    return visit.url("webhooks_endpoint", endpoint=name.partition(":")[0])
+
+
+_SECRET_ACTIONS = (
+    PageAction("webhooks_rotate", "/webhooks/endpoints/rotate", "endpoint", "admin", "Rotate the secret",
+               "A new secret signs from the next try on, beside those before it for as long as you choose. It is shown "
+               "once, on the page that follows: have a safe way to the partner ready.",
+               "The secret is rotated.", _rotate, _to_endpoint_of,
+               fields=(ActionField("overlap", "The secrets before it still sign for", "choice", tuple(_OVERLAPS)),)),
+    PageAction("webhooks_expire", "/webhooks/secrets/expire", "secret", "admin", "Expire",
+               "It signs nothing more from the next try on: a partner who still checks by it refuses what we send.",
+               "The secret has expired.", _expire, _to_endpoint_of, danger=True),
+)  # fmt: skip
+
+
+ENDPOINTS_MAX = 500
+RECENT = 60
+_ENDPOINT_STATES = ("active", "disabled", "failing")
+_WHAT_IF = ("404", "410", "429", "500", "503", "no_answer", "connect_failed")
+ATTEMPTS = (1, 3, 6, 10)
+
+
+def endpoints(visit: Visit) -> PageAnswer:
+    """The endpoints, those that fail first."""
+    tenant, status = text_of(visit.query, "tenant"), choice_of(visit.query, "status", _ENDPOINT_STATES)
+    every = visit.read("webhooks", LIVE_SECONDS, lambda: list_endpoints(tenant=ANY_TENANT, effects=visit.app))
+    fitting = [endpoint for endpoint in every if tenant in (None, endpoint.tenant) and _has(endpoint, status)]
+    fitting.sort(key=lambda endpoint: (endpoint.failing_since is None, endpoint.status != "active"))
+    return visit.page(
+        "webhooks/endpoints.html", endpoints=fitting[:ENDPOINTS_MAX], more=len(fitting) - ENDPOINTS_MAX, tenant=tenant,
+        status=status, states=_ENDPOINT_STATES, any_at_all=bool(every), notice=notice(visit),
+    )  # fmt: skip
+
+
+def _has(endpoint: Endpoint, status: str | None) -> bool:
+    if status == "failing":
+        return endpoint.status == "active" and endpoint.failing_since is not None
+    return status in (None, endpoint.status)
+
+
+def endpoint(visit: Visit) -> PageAnswer:
+    """One endpoint: its health, its newest deliveries, and what answers would mean for it."""
+    endpoint_id = visit.values["endpoint"]
+    shown = get_endpoint(endpoint_id, tenant=ANY_TENANT, effects=visit.app)
+    recent = list_deliveries(endpoint_id=endpoint_id, limit=RECENT, tenant=ANY_TENANT, effects=visit.app).deliveries
+    return visit.page(
+        "webhooks/endpoint.html", endpoint=shown, limit=visit.limit_of(limit_key(endpoint_id)),
+        limit_key=limit_key(endpoint_id), secrets=list_secrets(endpoint_id, tenant=ANY_TENANT, effects=visit.app),
+        recent=recent, what_if=[_explained(shown, what) for what in _WHAT_IF],
+        notice=notice(visit),
+    )  # fmt: skip
+
+
+def explain(visit: Visit) -> PageAnswer:
+    """What follows an answer or a fault, attempt by attempt; of one endpoint, by its own rules."""
+    endpoint_id, what = text_of(visit.query, "endpoint"), text_of(visit.query, "what") or "503"
+    hint = text_of(visit.query, "retry_after")
+    shown = None if endpoint_id is None else get_endpoint(endpoint_id, tenant=ANY_TENANT, effects=visit.app)
+    explained = [(attempt, _explained(shown, what, hint=hint, attempt=attempt)) for attempt in ATTEMPTS]
+    return visit.page(
+        "webhooks/explain.html", endpoint=shown, what=what, hint=hint, explained=explained, faults=list(FAULT_RULES),
+    )  # fmt: skip
+
+
+def _explained(
+    endpoint: Endpoint | None, what: str, *, hint: str | None = None, attempt: int = 1
+) -> DeliveryExplanation:
+    profile: str = "default" if endpoint is None else endpoint.profile
+    overrides: Mapping[str, str] = {} if endpoint is None else endpoint.overrides
+    return explain_answer(what, hint=hint, attempt=attempt, profile=profile, overrides=dict(overrides))
+
+
+REVEAL = AuditAction("event", "reveal")
+_BODY_CHARS_MAX = 64 * 1024
+STATES = (RETRYING, *LEDGER_STATES)
+
+
+def deliveries(visit: Visit) -> PageAnswer:
+    """Deliveries by endpoint, event and state, newest first."""
+    chosen = filters_of(visit.query, ("endpoint", "event", "tenant"))
+    state, before = choice_of(visit.query, "status", STATES), before_of(visit)
+    page = list_deliveries(
+        endpoint_id=chosen["endpoint"], event_id=chosen["event"], state=state, before=before, limit=PAGE_ROWS,
+        tenant=_tenant(chosen["tenant"]), effects=visit.app,
+    )  # fmt: skip
+    return visit.page(
+        "webhooks/deliveries.html", page=page, chosen=chosen_of(chosen), state=state,
+        states=STATES, first=before is None, notice=notice(visit),
+    )  # fmt: skip
+
+
+def delivery(visit: Visit) -> PageAnswer:
+    """One delivery: its request, and each try with its answer."""
+    event_id, endpoint_id = visit.values["event"], visit.values["endpoint"]
+    shown = get_delivery(event_id, endpoint_id, tenant=ANY_TENANT, effects=visit.app)
+    try:
+        endpoint = get_endpoint(endpoint_id, tenant=ANY_TENANT, effects=visit.app)
+    except EndpointNotFound:  # deleted since
+        endpoint = None
+    return visit.page(
+        "webhooks/delivery.html", **{**story_values(visit, visit.evidence(shown.job_id)), "links": ()},
+        delivery=shown, endpoint=endpoint,
+    )  # fmt: skip
+
+
+def events(visit: Visit) -> PageAnswer:
+    """Events without their bodies, newest first."""
+    before, tenant = text_of(visit.query, "before"), text_of(visit.query, "tenant")
+    rows, older = page_of(list_events(before=before, limit=PAGE_ROWS + 1, tenant=_tenant(tenant), effects=visit.app))
+    return visit.page(
+        "webhooks/events.html", events=rows, older=older, first=before is None, tenant=tenant,
+        notice=notice(visit),
+    )  # fmt: skip
+
+
+def event(visit: Visit) -> PageAnswer:
+    """One event and its deliveries, without its body."""
+    return _event(visit)
+
+
+def reveal(visit: Visit) -> PageAnswer:
+    """The same with the body, noted in the audit log first."""
+    visit.note_look(REVEAL, visit.values["event"])
+    return _event(visit, revealed=True)
+
+
+def _event(visit: Visit, *, revealed: bool = False) -> PageAnswer:
+    shown = get_event(visit.values["event"], tenant=ANY_TENANT, effects=visit.app)
+    page = list_deliveries(event_id=shown.id, limit=PAGE_ROWS, tenant=ANY_TENANT, effects=visit.app)
+    return visit.page(
+        "webhooks/event.html", revealed=revealed, event=shown, size=len(shown.body), page=page,
+        body=_pretty(shown.body) if revealed else None, notice=notice(visit),
+    )  # fmt: skip
+
+
+def _tenant(name: str | None) -> Tenant:
+    return ANY_TENANT if name is None else name
+
+
+def _pretty(body: bytes) -> str:
+    """The JSON with its lines; otherwise the bytes as text."""
+    try:
+        text = msgspec.json.format(body, indent=2).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = body.decode("utf-8", errors="backslashreplace")
+    return text if len(text) <= _BODY_CHARS_MAX else f"{text[:_BODY_CHARS_MAX]}\n…"
 
 
 def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
@@ -25,26 +328,6 @@ def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
         StoryLink("The delivery", visit.url("webhooks_delivery", event=event_id, endpoint=endpoint_id)),
         StoryLink("Its event", visit.url("webhooks_event", event=event_id)),
         StoryLink("Its endpoint", visit.url("webhooks_endpoint", endpoint=endpoint_id)),
-    )
-
-
-def _standing(visit: Visit) -> Sequence[StandingLine]:
-    """Endpoints that fail, and those that were disabled for it."""
-    endpoints = list_endpoints(tenant=ANY_TENANT, effects=visit.app)
-    failing = [endpoint for endpoint in endpoints if endpoint.status == "active" and endpoint.failing_since is not None]
-    lines = [_line(visit, endpoint) for endpoint in failing[:_NAMED_MAX]]
-    if len(failing) > _NAMED_MAX:
-        more = f"{len(failing) - _NAMED_MAX:,} more endpoints"
-        lines.append(StandingLine("failing", more, visit.url("webhooks", status="failing")))
-    return lines
-
-
-def _line(visit: Visit, endpoint: Endpoint) -> StandingLine:
-    messages = (
-        f"{endpoint.failed_messages:,} message{'' if endpoint.failed_messages == 1 else 's'} since its last success"
-    )
-    return StandingLine(
-        "failing", f"{endpoint.address}: {messages}", visit.url("webhooks_endpoint", endpoint=endpoint.id)
     )
 
 
@@ -62,18 +345,17 @@ PAGES = Pages(
         NavigationEntry("webhooks_events", "Events", "t"),
     ),
     routes=(
-        _route("webhooks", "/webhooks", endpoint_pages.endpoints),
-        _route("webhooks_endpoint", "/webhooks/endpoints/{endpoint}", endpoint_pages.endpoint),
-        _route("webhooks_explain", "/webhooks/explain", endpoint_pages.explain),
-        _route("webhooks_deliveries", "/webhooks/deliveries", delivery_pages.deliveries),
-        _route("webhooks_delivery", "/webhooks/deliveries/{event}/{endpoint}", delivery_pages.delivery),
-        _route("webhooks_events", "/webhooks/events", delivery_pages.events),
-        _route("webhooks_event", "/webhooks/events/{event}", delivery_pages.event),
-        PageRoute("webhooks_reveal", ("POST",), "/webhooks/events/{event}/reveal", delivery_pages.reveal,
+        _route("webhooks", "/webhooks", endpoints),
+        _route("webhooks_endpoint", "/webhooks/endpoints/{endpoint}", endpoint),
+        _route("webhooks_explain", "/webhooks/explain", explain),
+        _route("webhooks_deliveries", "/webhooks/deliveries", deliveries),
+        _route("webhooks_delivery", "/webhooks/deliveries/{event}/{endpoint}", delivery),
+        _route("webhooks_events", "/webhooks/events", events),
+        _route("webhooks_event", "/webhooks/events/{event}", event),
+        PageRoute("webhooks_reveal", ("POST",), "/webhooks/events/{event}/reveal", reveal,
                   role="viewer", personal=True, acts=True),
     ),
-    actions=(*ACTIONS, *secret_actions.ACTIONS),
+    actions=(*_ACTIONS, *_SECRET_ACTIONS),
     missing=(EndpointNotFound, EventNotFound),
     links=_links,
-    standing=_standing,
 )  # fmt: skip

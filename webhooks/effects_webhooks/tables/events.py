@@ -1,17 +1,18 @@
-"""Events, their deliveries, and what a claimed batch of deliveries needs to be sent."""
+"""Events, their deliveries, what a claimed batch of deliveries needs to be sent, and deletion of events by age."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Row, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 
-from effects.extend import Sql, Store, as_json
+from effects.extend.rows import Page
+from effects.extend.sql import Sql, Store, as_json
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,3 +174,71 @@ def event(store: Store, connection: Connection, event_id: str) -> Row[Any] | Non
 def endpoints_after(store: Store, connection: Connection, event: Row[Any], after: str, size: int) -> Sequence[Row[Any]]:
     """A page of the event's tenant's endpoints behind the id `after`, and whether each was ever changed."""
     return store.all(connection, _page, tenant=event.tenant, event_id=event.id, after=after, size=size)
+
+
+PRUNE_PAGE = 1000
+
+
+class _PruneCursor(NamedTuple):
+    """Where a walk by age continues."""
+
+    created_at: float
+    id: str
+
+
+def prune_old_events(store: Store, cursor: _PruneCursor | None, *, keep_seconds: float, dry_run: bool) -> Page:
+    """One page of events older than `keep_seconds`, oldest first; those without a delivery go.
+
+    One whose `webhook.fan_out` waits, live or as an open dead letter, stays: the rest of its deliveries is to come.
+    """
+    start = cursor or _PruneCursor(0.0, "")
+    with store.read() as connection:
+        page = store.all(
+            connection,
+            _next_events if cursor else _oldest_events,
+            keep=keep_seconds,
+            created_at=start.created_at,
+            id=start.id,
+        )
+        gone = [row.id for row in page if not row.needed]
+        if gone:
+            held = {row.event_id for row in store.all(connection, _held_by_fan_out, ids=as_json(gone))}
+            gone = [event_id for event_id in gone if event_id not in held]
+    taken = len(gone)
+    if gone and not dry_run:
+        with store.single() as connection:
+            taken = store.write(connection, _delete_events, ids=as_json(gone))
+    return Page(taken, _PruneCursor(page[-1].created_at, page[-1].id) if len(page) == PRUNE_PAGE else None)
+
+
+def _is_delivered(sql: Sql) -> str:
+    return sql.exists(f"FROM {sql.delivered_webhooks} AS d WHERE d.event_id = e.id")
+
+
+def _held_by_fan_out(sql: Sql) -> str:
+    """Once a page, and not in `_is_delivered`: no index knows the payload. A requeue leaves the old row where it is."""
+    event = "payload ->> 'event_id'"
+    own_fan_out = f"job_type = 'webhook.fan_out' AND {event} {sql.any_of('ids')}"
+    return f"""
+    SELECT {event} AS event_id FROM {sql.jobs} WHERE {own_fan_out}
+    UNION SELECT {event} FROM {sql.job_history} WHERE status = 'dead' AND {own_fan_out}"""
+
+
+def _old_events(sql: Sql, behind: str) -> str:
+    return f"""
+    SELECT e.id, {sql.epoch("e.created_at")} AS created_at, {_is_delivered(sql)} AS needed
+    FROM {sql.webhook_events} AS e
+    WHERE e.created_at <= {sql.after(f"-{sql.number('keep')}")} AND {behind}
+    ORDER BY e.created_at, e.id LIMIT {PRUNE_PAGE}"""
+
+
+def _oldest_events(sql: Sql) -> str:
+    return _old_events(sql, f"{sql.number('created_at')} = 0 AND {sql.bound('id', 'text')} = ''")
+
+
+def _next_events(sql: Sql) -> str:
+    return _old_events(sql, f"(e.created_at, e.id) > ({sql.time(sql.number('created_at'))}, :id)")
+
+
+def _delete_events(sql: Sql) -> str:
+    return f"DELETE FROM {sql.webhook_events} AS e WHERE e.id {sql.any_of('ids')} AND NOT {_is_delivered(sql)}"

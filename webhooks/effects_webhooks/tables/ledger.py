@@ -8,9 +8,42 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects.extend import LedgerRow, Settlement, Sql, Store, TableLedger, as_json, fold_sql
-from effects_webhooks.tables.endpoint_rows import without_query
-from effects_webhooks.tables.unwanted import why_unwanted
+from effects.extend.jobs import Settlement
+from effects.extend.ledger import LedgerRow, TableLedger, fold_sql
+from effects.extend.sql import Sql, Store, as_json
+from effects_webhooks.echoes import shortened
+from effects_webhooks.request import matches, patterns_of
+
+_ENDPOINTS_MAX = 1000
+_NAMED = 3
+
+
+def _why_unwanted(store: Store, connection: Connection, event_type: str, tenant: str) -> str:
+    """One clause: which endpoints of the event's tenant there are, and what they take."""
+    endpoints = store.all(connection, _active)
+    own = [endpoint for endpoint in endpoints if endpoint.tenant == tenant]
+    whose = f" of tenant {tenant!r}" if tenant else " without a tenant" if len(own) < len(endpoints) else ""
+    if not endpoints:
+        return "there is no active endpoint (see `effects webhooks endpoints add`)"
+    if not own:
+        return f"there is no active endpoint{whose}; an event goes to those of its own tenant"
+    if any(matches(pattern, event_type) for endpoint in own for pattern in patterns_of(endpoint.patterns)):
+        return (
+            "the endpoint that takes it today was added or enabled later, or the job for its deliveries has yet to run"
+        )
+    there = f"none of the {len(own)} active endpoints" if len(own) > 1 else "the only active endpoint"
+    return f"{there}{whose} {'takes' if len(own) > 1 else 'does not take'} {event_type}: {_named_endpoints(own)}"
+
+
+def _named_endpoints(endpoints: Sequence[Row[Any]]) -> str:
+    named = [f"{endpoint.id} takes {', '.join(patterns_of(endpoint.patterns))}" for endpoint in endpoints[:_NAMED]]
+    return "; ".join([*named, *(["…"] if len(endpoints) > _NAMED else [])])
+
+
+def _active(sql: Sql) -> str:
+    return f"""
+    SELECT id, tenant, {sql.json_text("patterns")} AS patterns FROM {sql.webhook_endpoints}
+    WHERE status = 'active' ORDER BY id LIMIT {_ENDPOINTS_MAX}"""
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True):
@@ -105,11 +138,11 @@ class DeliveryLedger(TableLedger):
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
 
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
-        """The endpoint's URL without its query, and its state where it is no longer active."""
+        """The endpoint's URL without what may be a token, and its state where it is no longer active."""
         row = store.row(connection, _endpoint, endpoint_id=key.partition(":")[2])
         if row is None:
             return {}
-        url = without_query(row.url)
+        url = shortened(row.url)
         return {"endpoint": url if row.status == "active" else f"{url} ({row.status})"}
 
     def holders(self, store: Store, connection: Connection, key: str) -> Sequence[LedgerRow]:
@@ -126,9 +159,9 @@ class DeliveryLedger(TableLedger):
             return (
                 None
                 if endpoint is None
-                else f"endpoint {endpoint.id} ({without_query(endpoint.url)}) has had no delivery yet"
+                else f"endpoint {endpoint.id} ({shortened(endpoint.url)}) has had no delivery yet"
             )
-        reason = why_unwanted(store, connection, row.type, row.tenant)
+        reason = _why_unwanted(store, connection, row.type, row.tenant)
         return f"event {row.id} ({row.type}) is stored and has no delivery: {reason}"
 
 

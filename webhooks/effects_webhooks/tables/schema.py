@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from effects.extend import Json, UtcTime, check_json, ledger_columns, now_column
+from effects.extend.rows import Json, UtcTime, check_json, ledger_columns, now_column
 
 
 def build_tables(metadata: MetaData) -> dict[str, Table]:

@@ -14,18 +14,19 @@ from typing import NamedTuple
 
 import httpx
 
-from effects.extend import AddressRefused, GuardedNetwork, IdleTotal, LoopHttpClient, point, verifying_context
+from effects.extend.http import AddressRefused, GuardedNetwork, IdleTotal, LoopHttpClient, verifying_context
+from effects.extend.process import point
 from effects_webhooks.transport.exchange import WebhookExchange
 
-BODY_READ_BYTES = 64 * 1024
+_BODY_READ_BYTES = 64 * 1024
 BODY_KEPT_BYTES = 16 * 1024
-ORIGINS_MAX = 2_000
-URLS_MAX = 10_000  # that are parsed once; parsing takes a fifth of what a request costs
+_ORIGINS_MAX = 2_000
+_URLS_MAX = 10_000  # that are parsed once; parsing takes a fifth of what a request costs
 IDLE_SECONDS = 60.0
-KEEPALIVE_CONNECTIONS = 16  # idle ones to one origin
+_KEEPALIVE_CONNECTIONS = 16  # idle ones to one origin
 IDLE_MAX = 1_024  # idle ones to all: as many as are in flight may come to rest at once
 SWEEP_SECONDS = 4.0  # as long as a client keeps a connection
-MISDIRECTED = 421
+_MISDIRECTED = 421
 
 
 class _Target(NamedTuple):
@@ -57,7 +58,7 @@ class WebhookTransports:
         network: GuardedNetwork,
         *,
         ssl_context: ssl.SSLContext | None = None,
-        origins_max: int = ORIGINS_MAX,
+        origins_max: int = _ORIGINS_MAX,
         idle_max: int = IDLE_MAX,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
@@ -86,7 +87,7 @@ class WebhookTransports:
         entry.users += 1
         self._entries.move_to_end(target.origin)
         self._close_leaving()
-        if self._sweeping is None:  # in a context of its own: it belongs to no attempt
+        if self._sweeping is None:  # in its own context: it belongs to no attempt
             self._sweeping = Context().run(asyncio.create_task, self._sweep())
         try:
             yield entry.client
@@ -109,7 +110,11 @@ class WebhookTransports:
     def _client(self, url: httpx.URL) -> LoopHttpClient:
         context = self._context(url.scheme)
         return LoopHttpClient(
-            url, self._network.connect, ssl_context=context, idle_max=KEEPALIVE_CONNECTIONS, idle_total=self._idle_total
+            url,
+            self._network.connect,
+            ssl_context=context,
+            idle_max=_KEEPALIVE_CONNECTIONS,
+            idle_total=self._idle_total,
         )
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
@@ -151,7 +156,7 @@ class WebhookTransports:
             exchange.secure = target.url.scheme == "https"
             with self._lease(target) as client:
                 await _send(client, exchange, target, headers, body)
-            if exchange.status == MISDIRECTED and not exchange.connected:
+            if exchange.status == _MISDIRECTED and not exchange.connected:
                 await self._send_afresh(exchange, target, headers, body)
         except AddressRefused as refusal:
             exchange.fail("blocked_address", str(refusal))
@@ -182,11 +187,11 @@ class WebhookTransports:
 async def _send(
     client: LoopHttpClient, exchange: WebhookExchange, target: _Target, headers: Mapping[str, str], body: bytes
 ) -> None:
-    await client.send(exchange, "POST", target.path, headers, body, body_bytes_max=BODY_READ_BYTES)
+    await client.send(exchange, "POST", target.path, headers, body, body_bytes_max=_BODY_READ_BYTES)
     exchange.body = exchange.body[:BODY_KEPT_BYTES]
 
 
-@functools.lru_cache(URLS_MAX)
+@functools.lru_cache(_URLS_MAX)
 def _checked(url: str) -> _Target:
     """The URL's target, if a request can be made of it: a row may have been written by someone else."""
     parsed = httpx.URL(url)

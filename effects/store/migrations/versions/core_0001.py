@@ -3,14 +3,24 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.store.enqueue.function import create_function
-from effects.store.schema.audit_tables import audit_checks
+from effects.store.enqueue.new_rows import create_function
 from effects.store.schema.columns import DatabaseNow, Identity, Json, UtcTime
-from effects.store.schema.failover_tables import evidence_checks, failover_checks
-from effects.store.schema.job_tables import ATTEMPTS_VIEW, REFUSE_FAR_IDS, job_checks
-from effects.store.schema.limit_tables import limit_checks, queue_checks
-from effects.store.schema.operator_tables import bulk_checks, number_checks
-from effects.store.schema.web_tables import web_session_checks
+from effects.store.schema.job_tables import (
+    REFUSE_FAR_IDS,
+    attempts_view,
+    job_checks,
+    limit_checks,
+    queue_checks,
+    statistics_views,
+)
+from effects.store.schema.tables import (
+    audit_checks,
+    bulk_checks,
+    evidence_checks,
+    failover_checks,
+    number_checks,
+    web_session_checks,
+)
 
 revision = "core_0001"
 down_revision = None
@@ -134,6 +144,11 @@ def upgrade() -> None:
         sa.Column("stack", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
         sa.Column("error_text", Json, nullable=True),
+        sa.Column("late_outcome", sa.Text(), nullable=True),
+        sa.Column("late_verdict", sa.Text(), nullable=True),
+        sa.Column("late_code", sa.Text(), nullable=True),
+        sa.Column("late_message", sa.Text(), nullable=True),
+        sa.Column("late_at", UtcTime(), nullable=True),
         sa.CheckConstraint("verdict IN ('done', 'not_done', 'unknown')", name="ck_effects_attempt_log_verdict"),
         sa.PrimaryKeyConstraint("job_id", "lease_token"),
     )
@@ -206,6 +221,14 @@ def upgrade() -> None:
         "ix_effects_job_history_failed",
         "effects_job_history",
         ["status", "finished_at"],
+        unique=False,
+        sqlite_where=sa.text("status <> 'succeeded'"),
+        postgresql_where=sa.text("status <> 'succeeded'"),
+    )
+    op.create_index(
+        "ix_effects_job_history_unsuccessful",
+        "effects_job_history",
+        ["status", "id"],
         unique=False,
         sqlite_where=sa.text("status <> 'succeeded'"),
         postgresql_where=sa.text("status <> 'succeeded'"),
@@ -460,13 +483,23 @@ def upgrade() -> None:
     )
     op.create_index("ix_effects_web_sessions_ends_at", "effects_web_sessions", ["ends_at"], unique=False)
     op.create_table(
+        "effects_grants",
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("job_type", sa.Text(), nullable=False),
+        sa.Column("trusted_fields", Json, server_default=sa.text("'[]'"), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("role", "job_type"),
+    )
+    op.create_table(
         "effects_schema_support",
         sa.Column("revision", sa.Text(), nullable=False),
         sa.Column("oldest_code", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("revision"),
     )
-    op.execute(ATTEMPTS_VIEW)
-    if op.get_bind().dialect.name == "sqlite":  # ids are taken from here before rows exist
+    is_sqlite = op.get_bind().dialect.name == "sqlite"
+    for view in (attempts_view(postgresql=not is_sqlite), *statistics_views(postgresql=not is_sqlite)):
+        op.execute(view)
+    if is_sqlite:  # ids are taken from here before rows exist
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('effects_jobs', 0)")
         op.execute(REFUSE_FAR_IDS)
     else:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.extend import DatabaseNow, Identity, UtcTime
+from effects.extend.rows import DatabaseNow, Identity, UtcTime
 
 revision = "email_0001"
 down_revision = None
@@ -16,6 +16,7 @@ def upgrade() -> None:
     _suppressions()
     _events()
     _refusals()
+    _tokens()
 
 
 def _sent() -> None:
@@ -162,6 +163,23 @@ def _suppressions() -> None:
         sa.Column("failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("digest", "day"),
     )
+    op.create_table(
+        "effects_email_reports_read",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("digest"),
+    )
+    op.create_table(
+        "effects_email_signed_requests",
+        sa.Column("id", Identity, autoincrement=True, nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("created_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("token"),
+    )
     op.create_index("ix_effects_email_soft_failures_day", "effects_email_soft_failures", ["day"], unique=False)
 
 
@@ -206,5 +224,26 @@ def _refusals() -> None:
         sa.Column("began_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("overruled_at", UtcTime(), nullable=True),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.PrimaryKeyConstraint("transport"),
+    )
+
+
+def _tokens() -> None:
+    op.create_table(
+        "effects_email_tokens",
+        sa.Column("transport", sa.Text(), nullable=False),
+        sa.Column("client", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("expires_at", UtcTime(), nullable=True),
+        sa.Column("renew_at", UtcTime(), nullable=True),
+        sa.Column("leased_until", UtcTime(), nullable=True),
+        sa.Column("refused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("for_refused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("failure", sa.Text(), nullable=True),
+        sa.Column("failure_kind", sa.Text(), nullable=True),
+        sa.Column("failure_reason", sa.Text(), nullable=True),
+        sa.Column("access", sa.LargeBinary(), nullable=True),
+        sa.Column("refresh", sa.LargeBinary(), nullable=True),
+        sa.Column("previous", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("transport"),
     )

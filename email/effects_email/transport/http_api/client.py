@@ -1,4 +1,7 @@
-"""A provider's API over HTTP, from an event loop: connections that are kept, every wait clipped to one deadline."""
+"""A provider's API over HTTP, from an event loop: connections that are kept, every wait clipped to one deadline.
+
+Each request has a record: its release, its phases, and what there was instead of an answer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from weakref import WeakKeyDictionary
 import httpcore
 import httpx
 
-from effects.extend import (
+from effects.extend.http import (
+    Exchange,
     LoopHttpClient,
     LoopStream,
     Resolver,
@@ -21,16 +25,78 @@ from effects.extend import (
     clip,
     connect_on_loop,
     is_address,
-    point,
     system_resolver,
     verifying_context,
 )
-from effects_email.transport.http_api.exchange import ProviderExchange
+from effects.extend.process import declare, point
 
+WIRE_BYTES_MAX = 256 * 1024  # of one answer, with its head, the interim answers before it and its framing
+
+_SAME = {"tls_timeout": "connect_timeout", "bad_url": "connect_failed"}  # verdicts do not tell these apart
 CONNECT_SECONDS = 15.0  # for the name, for each address of it, and for the handshake
 BODY_BYTES_MAX = 64 * 1024
 IDLE_MAX = 256  # connections that are kept for 4 s; more may be in use
 SWEEP_SECONDS = 4.0
+
+declare(
+    {
+        "provider.released": "marked, nothing of the request written",
+        "provider.written": "request written, nothing of the answer read",
+        "provider.answered": "answer read, nothing recorded",
+    }
+)
+
+
+class ProviderExchange(Exchange):
+    """`status` and `failure` are never both set, and one of them is, at the end. Phases: connect, tls, release, body,
+    answer.
+
+    Args:
+        release: awaited once, when a connection is open and right before the first byte of the request.
+        seconds: for everything.
+    """
+
+    def __init__(self, release: Callable[[], Awaitable[None]], seconds: float) -> None:
+        super().__init__(seconds, "connect")
+        self._release = release
+        self._released = False
+
+    def fail(self, code: str, reason: str) -> None:
+        """Record a fault that `http_table` has a row for."""
+        super().fail(_SAME.get(code, code), reason)
+
+    async def clear(self) -> bool:
+        """The point of no return, once. What the caller's function raises goes through, and nothing was written."""
+        if self._released:
+            return False
+        self.enter("release")
+        await self._release()
+        self._released = True
+        return True
+
+    def writing(self) -> None:
+        if self.phase == "release":
+            point("provider.released")
+        if self.phase != "body":  # the first connection that is written to, or one after it that was not
+            self.enter("body")
+
+    def reading(self, bytes_max: int) -> int:
+        """As many as there is room for.
+
+        Raises:
+            httpcore.ReadError: no time is left.
+        """
+        if self.phase == "body":
+            point("provider.written")
+            self.enter("answer")
+        room = WIRE_BYTES_MAX - self.bytes_read
+        if room <= 0:
+            self.fail("bad_answer", "the answer is too long")
+            raise httpcore.ReadError("too much")
+        return min(bytes_max, room)
+
+    def handshake_failed(self, refused: ssl.SSLCertVerificationError | None) -> None:
+        self.fail("tls_unverified" if refused else "tls_failed", "the TLS handshake failed")
 
 
 class ProviderClient:
@@ -106,7 +172,7 @@ class _OfLoop:
         )
 
     def sweep(self) -> None:
-        """Have idle connections closed in time; in a context of its own, because it belongs to no attempt."""
+        """Have idle connections closed in time; in its own context, because it belongs to no attempt."""
         if self._sweeping is None:
             self._sweeping = Context().run(asyncio.create_task, self._sweep())
 

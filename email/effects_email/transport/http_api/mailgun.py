@@ -14,9 +14,14 @@ from urllib.parse import quote, urlencode
 
 from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http_api import fields
-from effects_email.transport.http_api.table import HttpRow, Said
-from effects_email.transport.http_api.traits import TakesAllOrNone
-from effects_email.transport.http_api.transport import HttpTransport, ProviderRequest, opened
+from effects_email.transport.http_api.transport import (
+    HttpRow,
+    HttpTransport,
+    ProviderRequest,
+    Said,
+    TakesAllOrNone,
+    opened,
+)
 from effects_email.transport.url import TransportURL
 
 VARIABLE, COUNT_VARIABLE = "effects_message", "effects_recipients"

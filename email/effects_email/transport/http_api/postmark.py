@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from effects_email.message.address import normal_form
-from effects_email.message.labels import labels
-from effects_email.message.source import Address
+from effects_email.message.source import Address, labels
 from effects_email.transport.base import OutgoingMessage, Reply, Verdict
 from effects_email.transport.http_api import fields
-from effects_email.transport.http_api.table import HttpRow, Said
-from effects_email.transport.http_api.transport import HttpTransport, ProviderRequest, opened
+from effects_email.transport.http_api.transport import HttpRow, HttpTransport, ProviderRequest, Said, opened
 from effects_email.transport.url import TransportURL
 
 METADATA = "effects-message"

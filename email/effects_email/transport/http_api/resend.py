@@ -11,13 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from effects_email.message.labels import labels
-from effects_email.message.source import Address
+from effects_email.message.source import Address, labels
 from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http_api import fields
-from effects_email.transport.http_api.table import HttpRow, Said
-from effects_email.transport.http_api.traits import CannotBeAsked, TakesAllOrNone
-from effects_email.transport.http_api.transport import HttpTransport, ProviderRequest, opened
+from effects_email.transport.http_api.transport import (
+    CannotBeAsked,
+    HttpRow,
+    HttpTransport,
+    ProviderRequest,
+    Said,
+    TakesAllOrNone,
+    opened,
+)
 from effects_email.transport.url import TransportURL
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,100}")

@@ -11,9 +11,15 @@ from typing import Any, ClassVar
 from effects_email.message.source import Address
 from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http_api import fields
-from effects_email.transport.http_api.table import HttpRow, Said
-from effects_email.transport.http_api.traits import CannotBeAsked, TakesAllOrNone
-from effects_email.transport.http_api.transport import HttpTransport, ProviderRequest, opened
+from effects_email.transport.http_api.transport import (
+    CannotBeAsked,
+    HttpRow,
+    HttpTransport,
+    ProviderRequest,
+    Said,
+    TakesAllOrNone,
+    opened,
+)
 from effects_email.transport.url import TransportURL
 
 ARGUMENT, COUNT_ARGUMENT = "effects_message", "effects_recipients"

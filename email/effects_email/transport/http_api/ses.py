@@ -11,12 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from effects_email.message.labels import labels
+from effects_email.message.source import labels
 from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http_api import fields
-from effects_email.transport.http_api.table import HttpRow, Said
-from effects_email.transport.http_api.traits import CannotBeAsked, TakesAllOrNone
-from effects_email.transport.http_api.transport import HttpTransport, NothingToSignWith, ProviderRequest, origin_of
+from effects_email.transport.http_api.transport import (
+    CannotBeAsked,
+    HttpRow,
+    HttpTransport,
+    NothingToSignWith,
+    ProviderRequest,
+    Said,
+    TakesAllOrNone,
+    origin_of,
+)
 from effects_email.transport.url import TransportURL
 
 if TYPE_CHECKING:

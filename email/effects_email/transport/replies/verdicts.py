@@ -1,4 +1,4 @@
-"""From a reply or a fault to a verdict, by the tables of `reply_words`, `replies`, `topics` and `fault_table`. Pure."""
+"""From a reply or a fault to a verdict, by the tables of `words` and `codes`. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from functools import cache, lru_cache
 
 from msgspec.structs import replace
 
-from effects.extend import HIDDEN, clean_text, escape_unprintable
-from effects_email.message.address import place_in
+from effects.extend.text import HIDDEN, clean_text, escape_unprintable
+from effects_email.message.mentions import place_in
 from effects_email.transport.base import Reply, Stage, Verdict
-from effects_email.transport.replies.codes import CODES, Row
-from effects_email.transport.replies.fault_table import FAULTS, SESSION, FaultRow
-from effects_email.transport.replies.faults import FaultCode
-from effects_email.transport.replies.topics import TOPICS, Consequence
-from effects_email.transport.replies.wait_hint import wait_hint
+from effects_email.transport.replies.codes import CODES, FAULTS, SESSION, TOPICS, Consequence, FaultCode, FaultRow, Row
 from effects_email.transport.replies.words import WORDS
 
+HINT_MAX_SECONDS = 6 * 3600.0
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_AMOUNT = r"(\d{1,6})\s*(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)\b"
+_HINT = re.compile(
+    rf"(?:try|retry|again|wait|come back|resume|defer(?:red)?|delay(?:ed)?|greylist(?:ed|ing)?|back ?off)"
+    rf"[^.;\d]{{0,40}}?{_AMOUNT}|in {_AMOUNT}",
+    re.IGNORECASE | re.ASCII,
+)
 REPLIES: tuple[Row, ...] = WORDS + CODES
 TEXT_CHARS_MAX = 512
 _COMMON_CHARS_MAX = 64
@@ -32,6 +36,15 @@ _WITHIN = re.compile(rf"#({_CODE})\b(?!\.\d)|[(\[]({_CODE})[)\]]|(?:- |: )({_COD
 _LINE = re.compile(rf"\s*\n(?:{_CODE}\s)?\s*")  # a further line of a reply repeats the code
 _NAMES = re.compile(r"<(?!https?:)[^<>\s]*>|[^\s<>@]+@[\w.-]+")  # names carry no meaning
 _HINTED = ("retry", "throttle", "transport_down")  # where a wish to wait makes sense
+
+
+def wait_hint(text: str) -> float | None:
+    """Seconds in a text such as `please try again in 5 minutes`, at most 6 hours; None if there are none."""
+    hint_match = _HINT.search(text)
+    if hint_match is None:
+        return None
+    amount, unit = [group for group in hint_match.groups() if group is not None]
+    return min(float(amount) * _UNIT_SECONDS[unit[0].lower()], HINT_MAX_SECONDS)
 
 
 def reply_of(stage: Stage, code: int, text: str) -> Reply:

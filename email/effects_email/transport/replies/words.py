@@ -56,6 +56,7 @@ WORDS: tuple[Row, ...] = (
             r"sent to too many recipients|exceeded (its|your) (sending|e-?mail|message) (limit|quota)",
             r"(e-?mails?|messages?|sending|relay|outgoing) (limit|quota) (for|of) (your|this) "
             r"(account|customer|user|domain)",
+            r"\byour account\b[^.;]{0,30}\bprobation|\bmax defers and failures per hour",
         ),
         sources="Amazon SES SMTP response codes; Gmail SMTP errors and codes; "
         "Exchange Online NDR table; cPanel; GoDaddy",
@@ -103,6 +104,7 @@ WORDS: tuple[Row, ...] = (
             r"illegal attachment|quarantined|content presents a potential security",
             r"attachment (type )?(is )?not (allowed|accepted)",
             r"nature of the content or the links|scored as spam|\bSPAM\. See|spamtext|MCSpamSignature|RLY:BD|HVU:B",
+            r"\bDT:SPM\b",
         ),
         sources="Gmail SMTP errors and codes; zone-mta bounces.txt; KumoMTA bounces.toml; AOL error codes",
     ),
@@ -136,7 +138,7 @@ WORDS: tuple[Row, ...] = (
     Row(
         topic="relay", stages=MESSAGE,
         says=(
-            r"relay(ing)?( mail)?( \w+)? (denied|prohibited|rejected|not (permitted|allowed))",
+            r"relay(ing)?( mail)?( \w+)? (denied|prohibited|rejected|disallowed|not (permitted|allowed))",
             r"(not (permitted|allowed|configured)|unable|denied|isn't allowed|cannot) to relay|relay not permitted",
             r"allowed rcpt.?hosts|we do not relay|TenantAttribution|trying to use me .{0,60}as a relay",
         ),
@@ -161,13 +163,18 @@ WORDS: tuple[Row, ...] = (
             r"identities failed the check|not authorized to perform",
             r"account (is |has been )?(paused|not subscribed|under review)|sending (is )?(paused|suspended|denied)",
             r"tenant has exceeded|mail server has been suspended|sending (has been |is )?disabled|unregistered domains",
-            r"bad outbound sender|not (allowed|authorized|permitted) to send (mail )?from",
+            r"bad outbound sender|not (allowed|authori[sz]ed|permitted) to send (mail )?from",
+            r"OutboundSpam|unusual sending activity|unsolicited e-?mails? originating from your (address|account)",
+            r"(unconfigured|unverified) (sending |sender )?domain|not associated with your account",
+            r"activate your \w+ account",
+            r"domain \S+ is not allowed to send|(sandbox|free|trial) (sub)?(domain|account)s? (is|are) for test",
             r"(\byour( [\w-]+)?|send(er|ing)('s)?( e-?mail)?) (account|mailbox|domain|user)\b[^.;]{0,60}"
-            r"\b(suspended|disabled|deactivated|inactive|not active|blocked|locked|closed|expired)",
-            r"(outgoing|outbound) (e-?mails?|messages?|mail)\b[^.;]{0,60}\b(suspended|disabled|blocked)",
+            r"\b(suspended|disabled|deactivated|inactive|not (yet )?activ|blocked|locked|closed|expired|flagged)",
+            r"(outgoing|outbound) (e-?mails?|messages?|mail)\b[^;]{0,80}\b(suspended|disabled|blocked)",
+            r"outgoing blocked",
         ),
         sources="Amazon SES SMTP response codes; Exchange Online NDR table; Gmail SMTP relay errors; SendGrid; Postal; "
-        "cPanel",
+        "cPanel; Mailgun; Zoho; issues of mail libraries",
     ),
     # -- our sender address, before what is said of recipients in the same words ---------------------------------
     Row(
@@ -190,6 +197,7 @@ WORDS: tuple[Row, ...] = (
             r"not in whitelist|you are not allowed to connect|is not allowed from your host|your mail is not welcome",
             r"\b(ip|client)[ -](address|adresse)\b[^.;]{0,40}\b(unknown|unbekannt)",
             r"access to (submit messages|this mail system)|ipv6 sending guidelines|accept (e-?mail|mail) over ipv6",
+            r"\bIP\b[^.;]{0,60}\bnot (allowed|authori[sz]ed) to (send|connect)|mail not allowed from this range",
         ),
         sources="Postfix smtpd_check.c; Gmail SMTP errors and codes; Exchange Online NDR table; Haraka",
     ),
@@ -208,11 +216,14 @@ WORDS: tuple[Row, ...] = (
             r"mail from\b.{0,60}\b(not allowed|rejected|denied|is not accepted)",
             r"from/sender name|unresolvable.{0,20}from",
             r"(unrecogni[sz]ed|unauthori[sz]ed|unauthenticated|unroutable|unrouteable) senders?\b",
-            r"does not match (the )?auth|dns check failed|doesn't match auth",
+            r"does not match (the )?auth|dns check failed|doesn't match auth|must be (the )?same as auth",
+            r"send.?as.?denied|(not allowed|not permitted|not have permissions?) to send (as|on behalf)\b",
+            r"not (a )?local sender|local user only|blank sender|unvalidated sender|not one of your addresses",
             r"(\bsend(er|ing)('s)?|\breturn|\byour|\bfrom)( e-?mail)? address\b[^.;]{0,40}"
             r"\b(unknown|invalid|rejected|blocked|not (valid|found|known)|n[o']t exist|not a valid)|\babsender",
         ),
-        sources="Postfix smtpd_check.c; Exim verify.c; Haraka; Postal; Exchange Online NDR table; Yahoo; KumoMTA",
+        sources="Postfix smtpd_check.c; Exim verify.c; Haraka; Postal; Exchange Online NDR table; Yahoo; KumoMTA; "
+        "issues of mail libraries",
     ),
     Row(topic="sender", stages=NAMED, codes="5xx", enhanced="x.1.7 x.1.8",
         sources="IANA enhanced status codes; Exchange says `Invalid address` beside it, as of a recipient"),

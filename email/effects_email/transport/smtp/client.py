@@ -1,4 +1,4 @@
-"""A session with an SMTP server: smtplib's EHLO, STARTTLS and AUTH, over reads and writes that always end.
+"""A session with an SMTP server: smtplib's EHLO and STARTTLS, over reads and writes that always end.
 
 smtplib waits as long as a server drips and reads as many lines as one sends, and it gives every lost connection the
 same exception. Here each wait is clipped to the try's deadline, a reply is bounded, and the stage is known.
@@ -6,32 +6,97 @@ same exception. Here each wait is clipped to the try's deadline, a reply is boun
 
 from __future__ import annotations
 
+import queue
 import re
 import select
 import smtplib
 import socket
 import ssl
+import threading
 import time
 from contextlib import suppress
 from typing import Any
 
-from effects.extend import point, whole_number
+from effects.extend.http import check_network, is_address
+from effects.extend.process import point
+from effects.extend.text import redact, whole_number
 from effects_email.transport.base import Reply, Stage
-from effects_email.transport.progress import SendProgress
-from effects_email.transport.replies.faults import Garbage
+from effects_email.transport.replies.codes import Garbage
 from effects_email.transport.replies.verdicts import reply_of
-from effects_email.transport.smtp.connecting import connect, own_name
-from effects_email.transport.smtp.server import Server
+from effects_email.transport.smtp.server import Credentials, Login, LoginRenewed, SendProgress, Server, log_in
 
 LINE_BYTES_MAX = 4096  # RFC 5321 has 512; real servers write more
 _REPLY = re.compile(rb"[2-5][0-9]{2}(?:[ -]|\Z)")
 LINES_MAX = 128
 _RECEIVE_BYTES = 65536
 _QUIT_SECONDS = 1.0
-_UNDER_TLS = ("PLAIN", "LOGIN", "CRAM-MD5")
-_IN_CLEAR = ("CRAM-MD5", "PLAIN", "LOGIN")
-_NO_SUCH_MECHANISM = 504  # RFC 4954: offered, and not there after all
+_NO_EHLO = (500, 501, 502, 504)  # RFC 5321, section 4.1.4; a 550 or 554 refuses us, not the command
 WIRE_ERRORS = (OSError, smtplib.SMTPException, ValueError)
+
+
+def own_name(sock: socket.socket) -> str:
+    """What to call ourselves: this machine's name, if it has a domain, else its address as a literal of RFC 5321.
+
+    No lookup: asking the resolver for our own name can take minutes.
+    """
+    name = socket.gethostname()
+    if "." in name.strip("."):
+        return name
+    address = sock.getsockname()[0].partition("%")[0]
+    return f"[IPv6:{address}]" if ":" in address else f"[{address}]"
+
+
+def connect(host: str, port: int, progress: SendProgress) -> socket.socket:
+    """To the first address of the host that answers. Each may take its share of the time that is left, so that those
+    behind one that is silent (IPv6 that leads nowhere, say) are tried as well.
+
+    Raises:
+        OSError: none did, or the stage's time is over.
+        NetworkRefused: a test admits no connection to this host.
+    """
+    check_network(host)
+    failure: OSError | None = None
+    addresses = _addresses(host, port, progress)
+    for number, (family, address) in enumerate(addresses):
+        try:
+            return _connected(family, address, progress.remaining() / (len(addresses) - number))
+        except OSError as error:
+            failure = error
+    raise failure or socket.gaierror("no address")
+
+
+def _connected(family: int, address: Any, seconds: float) -> socket.socket:
+    """OSError also where this machine has no such family: a kernel without IPv6."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _addresses(host: str, port: int, progress: SendProgress) -> list[tuple[int, Any]]:
+    """In the resolver's order. It is asked in its own thread, because it knows no deadline."""
+    if is_address(host):
+        return [(answer[0], answer[4]) for answer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    answers: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error if isinstance(error, OSError) else socket.gaierror("no host name"))
+
+    threading.Thread(target=ask, name="effects-email-resolve", daemon=True).start()
+    try:
+        resolved = answers.get(timeout=progress.remaining())
+    except queue.Empty:
+        raise socket.gaierror("no answer from the resolver in time") from None
+    if isinstance(resolved, OSError):
+        raise resolved
+    return [(answer[0], answer[4]) for answer in resolved]
 
 
 class Client(smtplib.SMTP):
@@ -41,6 +106,7 @@ class Client(smtplib.SMTP):
 
     Raises:
         OSError, smtplib.SMTPException, ValueError: there is no session; `progress.stage` tells how far it came.
+        TokenUnavailable: it logs in by a token, and no token can be had.
     """
 
     def __init__(self, server: Server, progress: SendProgress) -> None:
@@ -56,11 +122,16 @@ class Client(smtplib.SMTP):
         self.size_max = 0  # 0: the server names none
         self._server = server
         self._buffer = b""
+        progress.enter("auth")  # a token may have to be renewed, and no connection waits for that
+        credentials = None if server.login is None else server.login.credentials(progress.remaining())
         try:
             super().__init__(server.host, server.port, local_hostname="localhost")
-            self._greet()
-        except BaseException:
+            self._greet(credentials)
+        except BaseException as error:
             self.close()
+            if isinstance(error, smtplib.SMTPResponseException) and credentials is not None:
+                words = error.smtp_error if isinstance(error.smtp_error, bytes) else error.smtp_error.encode()
+                error.smtp_error = redact(_text([words]), credentials.secrets())
             raise
 
     # -- opening ---------------------------------------------------------------------------------------------
@@ -83,7 +154,7 @@ class Client(smtplib.SMTP):
         self.progress.enter("banner")
         return sock
 
-    def _greet(self) -> None:
+    def _greet(self, credentials: Credentials | None) -> None:
         self.local_hostname = self._server.helo or own_name(self.sock)
         self._hello()
         if self._server.security == "starttls":
@@ -95,31 +166,27 @@ class Client(smtplib.SMTP):
         if isinstance(self.sock, ssl.SSLSocket):
             cipher = self.sock.cipher()
             self.tls = f"{self.sock.version()} {cipher[0] if cipher else ''}".strip()
-        if self._server.user is not None and self._server.password is not None:
+        if self._server.login is not None and credentials is not None:
             self.progress.enter("auth")
-            self._log_in(self._server.user, self._server.password)
+            self._log_in(self._server.login, credentials)
         self._note_offers()
 
-    def _log_in(self, user: str, password: str) -> None:
-        """By one mechanism. smtplib's own `login` tries them all, and a wrong password counts three times."""
+    def _log_in(self, login: Login, credentials: Credentials) -> None:
         offered = self.esmtp_features.get("auth", "").upper().split()
-        known_mechanisms = _UNDER_TLS if self.in_tls else _IN_CLEAR
-        mechanisms = [name for name in known_mechanisms if name in offered]
-        if not mechanisms:
-            raise smtplib.SMTPNotSupportedError("no mechanism that we know")
-        self.user, self.password = user, password  # where smtplib's mechanisms look
-        for mechanism in mechanisms:
-            try:
-                self.auth(mechanism, getattr(self, f"auth_{mechanism.lower().replace('-', '_')}"))
-                break
-            except smtplib.SMTPAuthenticationError as error:
-                if error.smtp_code != _NO_SUCH_MECHANISM or mechanism == mechanisms[-1]:
-                    raise
-        del self.user, self.password
+        try:
+            log_in(self._ask, credentials, offered, in_tls=self.in_tls)
+        except smtplib.SMTPAuthenticationError as error:
+            if error.smtp_code >= 500 and login.refused(credentials):  # a 4yz says nothing of the token (RFC 4954)
+                raise LoginRenewed("the token was refused") from None  # its text may repeat the token
+            raise
+        login.accepted(credentials)
 
     def _hello(self) -> None:
+        """EHLO, or HELO where the server does not know it: then it offers nothing (RFC 5321, section 3.2)."""
         self.progress.enter("ehlo")
         code, text = self.ehlo()
+        if code in _NO_EHLO:
+            code, text = self.helo()
         if code != 250:
             raise smtplib.SMTPHeloError(code, text)
 
@@ -176,6 +243,11 @@ class Client(smtplib.SMTP):
         """One command and its reply."""
         code, lines = self._exchange(text, stage)
         return reply_of(stage, code, _text(lines))
+
+    def _ask(self, line: bytes) -> tuple[int, bytes]:
+        """A line of the stage under way, and code and text of its reply."""
+        self.write(line + b"\r\n")
+        return self.getreply()
 
     def _exchange(self, text: bytes, stage: Stage) -> tuple[int, list[bytes]]:
         self.progress.enter(stage)

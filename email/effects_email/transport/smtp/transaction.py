@@ -2,7 +2,7 @@
 
     MAIL · RCPT … · DATA ─▶ release() ─▶ 354? ─▶ body ─▶ dot ─▶ answer
     one write, where the server offers PIPELINING (RFC 2920): two round trips a message instead of four; one, where the
-    envelope goes with the dot of the message before it (`turn`, `smtp_announced`)
+    envelope goes with the dot of the message before it (`turn`, `AnnouncedTransaction`)
 
 The point of no return is marked while the server thinks about DATA, so that the mark's commit hides behind the round
 trip. Until the last piece of the body is handed over, which holds the dot, the server cannot have a whole message and
@@ -13,14 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from effects.extend import declare, point
+from effects.extend.process import declare, point
 from effects_email.transport.base import Reply, Verdict
-from effects_email.transport.progress import SendProgress
-from effects_email.transport.replies.faults import FaultCode, Garbage, fault_of
+from effects_email.transport.replies.codes import FaultCode, Garbage, fault_of
 from effects_email.transport.replies.verdicts import share, too_many_recipients, verdict_of_fault, verdict_of_reply
 from effects_email.transport.smtp.client import WIRE_ERRORS
-from effects_email.transport.smtp.envelope import DATA, Envelope
-from effects_email.transport.smtp.turn import Turn
+from effects_email.transport.smtp.pool import DATA, Envelope, Turn
+from effects_email.transport.smtp.server import SendProgress
+
+_PIECE_BYTES = 256 * 1024  # each has the stage's time
+_LAST_BYTES_MAX = 16 * 1024  # with the dot; one TLS record
+_LATE_WORD_SECONDS = 1.0
+_END = b".\r\n"
+OUT_OF_STEP = (500, 501, 502, 503, 504, 555)
+_LOGGED_OUT = (530, 535)
+# As which Postfix and Exim refuse commands that came before they were asked for.
+_TOO_EARLY = 554
 
 declare(
     {
@@ -36,24 +44,20 @@ declare(
     }
 )
 
-_PIECE_BYTES = 256 * 1024  # each has the stage's time
-_LAST_BYTES_MAX = 16 * 1024  # with the dot; one TLS record
-_LATE_WORD_SECONDS = 1.0
-_END = b".\r\n"
-OUT_OF_STEP = (500, 501, 502, 503, 504, 555)
-
 
 class Transaction:
     """One run of MAIL to the dot for some recipients of a message.
 
     After `run`: `verdicts` has those recipients about whom something is known, `left` those who are to be served by
-    another transaction. `usable` says whether the session may serve again.
+    another transaction. `usable` says whether the session may serve again; `logged_out` that the server no longer takes
+    its login, as when an access token has ended since.
     """
 
     def __init__(self, turn: Turn, envelope: Envelope, stuffed: bytes, progress: SendProgress) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.left: list[str] = []
         self.usable = True
+        self.logged_out = False
         self._dead = False
         self._turn, self._client, self._progress = turn, turn.client, progress
         self._envelope = envelope
@@ -117,6 +121,7 @@ class Transaction:
         if verdict.kind == "accepted":
             return True
         self._dead = reply.code == 421
+        self.logged_out = reply.code in _LOGGED_OUT
         self._settle(verdict)
         return False
 
@@ -291,3 +296,55 @@ def stuffed(data: bytes) -> bytes:
     if out.startswith(b"."):
         out = b"." + out
     return out if out.endswith(b"\r\n") else out + b"\r\n"
+
+
+class AnnouncedTransaction(Transaction):
+    """`run` marks the message while the one before it is answered, then goes on with the answers to its envelope.
+
+    They are believed only once it is seen that they are its own: a reply too many, or one that is missing, would be
+    another's. 354 in its place shows it, else the answer to an EHLO. Nothing has been sent until then,
+    so that all else leaves no verdict: `stale` is true, and the message is to have another session.
+    """
+
+    def run(self, release: Callable[[], None]) -> None:
+        point("email.behind")
+        self._release(release)
+        point("email.released")
+        self._progress.note("envelope")
+        if not self._turn.comes(self._progress):
+            self._void()
+            return
+        self._client.dirty = True
+        self._guarded(self._finish)
+        if self._going_ahead or self._guarded(self._is_in_step):
+            self._turn.order.in_step()
+
+    def _is_in_step(self) -> bool:
+        """Whether the envelope's refusal is what the server says of it; else nothing is known of it."""
+        if not self.usable:  # it is closing, or broken
+            self._void()
+            return False
+        codes = {verdict.reply.code for verdict in self.verdicts.values() if verdict.reply is not None}
+        begun, code = self._client.begin_again()
+        if begun and codes.isdisjoint((*OUT_OF_STEP, _TOO_EARLY)) and self._client.is_silent:
+            self._client.dirty = False
+            return True
+        if code != 421:
+            self._turn.order.out_of_step("refused")
+        self._void()
+        return False
+
+    def _broken(self, error: Exception) -> None:
+        if self._going_ahead:
+            super()._broken(error)
+            return
+        if fault_of(error) == "closed":
+            self._turn.order.hung_up()
+        else:
+            self._turn.order.out_of_step(fault_of(error))
+        self._void()
+
+    def _void(self) -> None:
+        self.verdicts, self.left, self._taken = {}, [], []
+        self.usable = False
+        self._dead = True

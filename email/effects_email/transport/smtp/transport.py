@@ -2,34 +2,114 @@
 
 from __future__ import annotations
 
+import re
 import smtplib
-from base64 import b64encode
 from collections.abc import Callable
+from functools import cached_property
 
 from msgspec.structs import replace
 
-from effects.extend import redact
-from effects_email.transport.base import OutgoingMessage, SendResult, Verdict
-from effects_email.transport.progress import SendProgress
-from effects_email.transport.replies.faults import fault_of, system_reason
+from effects_email.oauth.registration import TokenFailure, TokenUnavailable
+from effects_email.transport.base import Kind, OutgoingMessage, SendResult, Verdict
+from effects_email.transport.replies.codes import fault_of, system_reason
 from effects_email.transport.replies.verdicts import reply_of, reply_text, verdict_of_fault, verdict_of_reply
-from effects_email.transport.smtp.announced import AnnouncedTransaction
-from effects_email.transport.smtp.client import WIRE_ERRORS
-from effects_email.transport.smtp.envelope import Envelope
-from effects_email.transport.smtp.fit import malformed, misfit
-from effects_email.transport.smtp.pool import SessionPool
-from effects_email.transport.smtp.sending import SendSession
-from effects_email.transport.smtp.server import Server, server_of
-from effects_email.transport.smtp.transaction import Transaction
-from effects_email.transport.smtp.turn import Turn
+from effects_email.transport.smtp.client import WIRE_ERRORS, Client
+from effects_email.transport.smtp.pool import Envelope, SessionPool, Turn, malformed, misfit
+from effects_email.transport.smtp.server import Login, LoginRenewed, SendProgress, Server, server_of
+from effects_email.transport.smtp.transaction import AnnouncedTransaction, Transaction, stuffed
 from effects_email.transport.url import TransportURL
 
+# What a send came to as a whole: the first of these that any recipient has. Where nothing is unknown and someone was
+# served it is *accepted*; else what leaves most open.
+_RANK: tuple[Kind, ...] = (
+    "unknown", "accepted", "config", "transport_down", "throttle", "retry", "refused_message", "refused_recipient",
+)  # fmt: skip
+# How servers name a message in their queue.
+_QUEUE_ID = re.compile(
+    r"queued as <?([\w.@-]{4,80})|\bid=([\w.-]{4,80})|^(?:2\.\d\.\d )?Ok:? ([\w.-]{8,80})", re.IGNORECASE
+)
+_NOT_REACHED = Verdict(
+    kind="retry", code="not_reached", reason="the session ended before this recipient was named; nothing was sent"
+)
 RECIPIENTS_MAX = 100  # of one transaction: what every server must take (RFC 5321, section 4.5.3.1.8)
 TLS_FAILURES_MAX = 3  # handshakes that fail in a row before it counts as a matter of configuration
-
 _ALL_BUSY = Verdict(
     kind="throttle", code="no_free_connection", reason="all connections to the server are in use", after_seconds=5.0
 )
+
+
+class SendSession:
+    """Args:
+    release: records that the effect may now happen; called once, by the first transaction that comes to it.
+    """
+
+    def __init__(self, outgoing: OutgoingMessage, progress: SendProgress, release: Callable[[], None]) -> None:
+        self.outgoing = outgoing
+        self.progress = progress
+        self.verdicts: dict[str, Verdict] = {}
+        self._release = release
+        self._released = False
+        self._peer: str | None = None
+        self._tls: str | None = None
+
+    @cached_property
+    def stuffed(self) -> bytes:
+        """The message's bytes as they go over the wire."""
+        return stuffed(self.outgoing.data)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Recipients without a verdict, each once."""
+        return [recipient for recipient in dict.fromkeys(self.outgoing.recipients) if recipient not in self.verdicts]
+
+    def release(self) -> None:
+        if not self._released:
+            self._release()
+            self._released = True
+
+    def note_peer(self, client: Client) -> None:
+        self._peer, self._tls = client.peer, client.tls
+
+    def refuse(self, verdicts: dict[str, Verdict]) -> bool:
+        """Add our own verdicts, before contacting a server; return whether there were any."""
+        self.verdicts.update(verdicts)
+        return bool(verdicts)
+
+    def give_up(self, verdict: Verdict) -> None:
+        """Mark the rest as not served now."""
+        for recipient in self.waiting:
+            self.verdicts[recipient] = verdict
+
+    def take_over(self, transaction: Transaction) -> None:
+        """Its verdicts. If it says that no other transaction would fare better, they are everybody's."""
+        self.verdicts.update(transaction.verdicts)
+        kinds = {verdict.kind for verdict in transaction.verdicts.values()}
+        if "accepted" in kinds or kinds == {"refused_recipient"}:
+            return
+        overall = _overall(transaction.verdicts)
+        self.give_up(_NOT_REACHED if overall.kind == "unknown" else overall)
+
+    def result(self) -> SendResult:
+        verdict = _overall(self.verdicts)
+        return SendResult(
+            verdict=verdict,
+            recipients={recipient: self.verdicts[recipient] for recipient in self.outgoing.recipients},
+            provider_id=_queue_id(verdict),
+            peer=self._peer,
+            tls=self._tls,
+            phases=self.progress.end(),
+        )
+
+
+def _overall(verdicts: dict[str, Verdict]) -> Verdict:
+    return min(verdicts.values(), key=lambda verdict: _RANK.index(verdict.kind))
+
+
+def _queue_id(verdict: Verdict) -> str | None:
+    if verdict.kind != "accepted" or verdict.reply is None:
+        return None
+    queue_id = _QUEUE_ID.search(verdict.reply.text)
+    return next((name for name in queue_id.groups() if name), None) if queue_id else None
 
 
 def open_url(url: TransportURL) -> SmtpTransport:
@@ -42,9 +122,10 @@ class SmtpTransport:
 
     The result's own verdict is *unknown* if any recipient's is, else *accepted* if any was served, else the one that
     leaves most open. More than 100 recipients, and those for whom the server says that they are too many at once, are
-    served by further transactions of the same `send`. A session that was kept open and turns out to be dead is
-    replaced, once; nothing has been sent by then. While all connections are in use, a message is announced behind
-    another one on theirs, where the server offers PIPELINING; if that comes to nothing, it has a new one.
+    served by further transactions of the same `send`. A session that was kept open and turns out to be dead, or whose
+    login the server no longer takes, is replaced, once; nothing has been sent by then. While all connections are in
+    use, a message is announced behind another one on theirs, where the server offers PIPELINING; if that comes to
+    nothing, it has a new one.
     """
 
     key_lifetime_seconds = None
@@ -56,6 +137,16 @@ class SmtpTransport:
         self._server = server
         self._pool = SessionPool(server)
         self._tls_failures = 0
+
+    @property
+    def host(self) -> str:
+        """The server's name."""
+        return self._server.host
+
+    @property
+    def login(self) -> Login | None:
+        """How it logs in."""
+        return self._server.login
 
     def __repr__(self) -> str:
         return f"SmtpTransport({self.name!r}, {self._server.host}:{self._server.port}, {self._server.security})"
@@ -98,8 +189,9 @@ class SmtpTransport:
         except BaseException:
             turn.end(usable=False)
             raise
-        turn.end(usable=transaction.usable)
-        if transaction.stale and reused and not fresh:
+        logged_out = transaction.logged_out and self.login is not None
+        turn.end(usable=transaction.usable and not logged_out)
+        if not fresh and (logged_out or (transaction.stale and reused)):
             return self._transact(sending, fresh=True)
         return transaction
 
@@ -107,7 +199,10 @@ class SmtpTransport:
         """A turn on a session; on a new one for a message that may not be announced behind another."""
         progress = sending.progress
         try:
-            turn = self._pool.take(progress, envelope, fresh=envelope is None)
+            turn = self._taken(progress, envelope)
+        except TokenUnavailable as error:
+            sending.give_up(_without_token(error.failure))
+            return None
         except WIRE_ERRORS as error:
             sending.give_up(self._no_session(progress, error))
             return None
@@ -118,10 +213,17 @@ class SmtpTransport:
         sending.note_peer(turn.client)
         return turn
 
+    def _taken(self, progress: SendProgress, envelope: Envelope | None) -> Turn | None:
+        """Of the pool; a second time where the first one's token was refused, and there is another by now."""
+        try:
+            return self._pool.take(progress, envelope, fresh=envelope is None)
+        except LoginRenewed:
+            return self._pool.take(progress, envelope, fresh=envelope is None)
+
     def _no_session(self, progress: SendProgress, error: Exception) -> Verdict:
         if isinstance(error, smtplib.SMTPResponseException):
-            said = error.smtp_error if isinstance(error.smtp_error, bytes) else str(error.smtp_error).encode()
-            text = redact(said.decode("utf-8", errors="backslashreplace"), self._secrets())
+            said = error.smtp_error
+            text = said.decode("utf-8", errors="backslashreplace") if isinstance(said, bytes) else str(said)
             reply = reply_of(progress.stage, error.smtp_code, text)
             words = " ".join((reply_text(reply) or "").split())
             return self._placed(verdict_of_reply(reply), f"{error.smtp_code} {words}".rstrip())
@@ -139,10 +241,7 @@ class SmtpTransport:
         place = f"{verdict.reason} ({self._server.host}:{self._server.port})"
         return replace(verdict, reason=place if cause is None else f"{place}: {cause}")
 
-    def _secrets(self) -> list[str]:
-        """What a server may say again of what AUTH told it."""
-        user, password = self._server.user, self._server.password
-        if user is None or password is None:
-            return []
-        both = b64encode(f"\0{user}\0{password}".encode()).decode()
-        return [both, b64encode(password.encode()).decode(), password]
+
+def _without_token(failure: TokenFailure) -> Verdict:
+    kind: Kind = "transport_down" if failure.kind == "unavailable" else "config"
+    return Verdict(kind=kind, code=failure.code, reason=failure.reason, after_seconds=failure.after_seconds)

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.extend import DatabaseNow, Json, UtcTime, check_json
+from effects.extend.rows import DatabaseNow, Json, UtcTime, check_json
 
 revision = "reports_0001"
 down_revision = None
@@ -88,6 +88,7 @@ def _runs() -> None:
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
         sa.Column("read_from", sa.Text(), nullable=True),
         sa.Column("read_position", sa.Text(), nullable=True),
+        sa.Column("full_since", UtcTime(), nullable=True),
         sa.Column("packing", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('requested', 'planning', 'running', 'assembling', 'ready', 'failed', 'cancelling', "
@@ -114,6 +115,7 @@ def _chunks() -> None:
         sa.Column("lo", Json, nullable=True),
         sa.Column("hi", Json, nullable=True),
         sa.Column("rows_planned", sa.BigInteger(), nullable=True),
+        sa.Column("rows_before", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("rows_seen", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("rows_done", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("bytes_done", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -128,6 +130,8 @@ def _chunks() -> None:
         sa.Column("started_at", UtcTime(), nullable=True),
         sa.Column("finished_at", UtcTime(), nullable=True),
         sa.Column("updated_at", UtcTime(), server_default=DatabaseNow(), nullable=False),
+        sa.Column("plain_bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("plain_crc32", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("boot", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('pending', 'running', 'done', 'failed', 'cancelled', 'split')",

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from effects.extend import DatabaseNow, Json, UtcTime, check_json
+from effects.extend.rows import DatabaseNow, Json, UtcTime, check_json
 
 revision = "webhooks_0001"
 down_revision = None

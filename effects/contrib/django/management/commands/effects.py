@@ -9,11 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from effects.cli.main import cli, exit_code_of
-from effects.cli.process_end import leave
-from effects.cli.program import called_as
-from effects.contrib.django.aliases import refuse_memory
-from effects.contrib.django.configuration import project_app
-from effects.contrib.django.project import is_through_django
+from effects.cli.process import called_as, leave
+from effects.contrib.django.project import is_through_django, project_app, refuse_memory
 
 _PROGRAM = "manage.py effects"
 _APP = ("--app", "effects.contrib.django:app")

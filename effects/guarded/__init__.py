@@ -1,1 +1,0 @@
-"""Requests to addresses that others choose: what they may reach, vetted where the connection is opened."""

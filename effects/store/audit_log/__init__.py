@@ -1,1 +1,0 @@
-"""The audit log: who did what to what, through what, why and when."""

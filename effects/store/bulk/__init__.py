@@ -1,1 +1,0 @@
-"""Bulk actions: one action on many jobs, frozen at its preview, worked off in chunks."""

@@ -1,1 +1,0 @@
-"""Who is signed in to the stand-alone dashboard."""

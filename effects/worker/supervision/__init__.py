@@ -1,1 +1,0 @@
-"""What watches a worker's own threads, and its transactions."""

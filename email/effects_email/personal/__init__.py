@@ -1,1 +1,0 @@
-"""What is kept about one address: given out to its owner, or forgotten."""

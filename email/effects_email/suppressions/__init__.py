@@ -1,1 +1,0 @@
-"""Who is not written to, and by which rules an address comes to be."""

@@ -1,1 +1,0 @@
-"""Parquet and Arrow: files of typed columns, by pyarrow (the extra `parquet`)."""

@@ -1,1 +1,0 @@
-"""The job types of webhooks: deliver, fan out and compose."""
