@@ -139,9 +139,9 @@ class Toolkit:
     ) -> None:
         if app is not None and not isinstance(app, Effects):
             raise ConfigurationError(f"app is {described(app)}; give the Effects of the app")
-        self.app = app or default()
         if database is not None and connection is not None:
             raise ConfigurationError("database and connection are given; give one of the two")
+        self.app = app or default()
         self._database = database
         self._outer = connection
         self._shared: SharedTransaction | None = None

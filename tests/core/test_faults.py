@@ -103,7 +103,7 @@ def test_a_read_only_server_is_recognised(app: Effects, app_factory: AppFactory)
     with app.store.begin() as connection:
         name = connection.exec_driver_sql("SELECT current_database()").scalar()
         connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    with pytest.raises(StoreUnavailable, match=r"takes no writes: .*default_transaction_read_only is set"):
+    with pytest.raises(StoreUnavailable, match=r"is read-only: .*default_transaction_read_only is set"):
         enqueue("scripted", {}, effects=app_factory())
 
 

@@ -171,7 +171,7 @@ MISTAKES = [
     Mistake("gives a session without an engine", of_a_bare_session, "or bind it"),
     Mistake("gives the same key with other data", conflict, "use another one for other content"),
     Mistake("calls before `effects init`", without_tables, " init`"),
-    Mistake("writes to a database that is read-only", read_only, "read-only"),
+    Mistake("writes to a database that is read-only", read_only, "is read-only"),
     Mistake("gives one job to `enqueue_many`", one_for_many, "give a list of NewJob"),
     Mistake("has one bad job among many", bad_among_many, "jobs[1] (key 'order:0'): "),
     Mistake("moves a job to a text", moved_to_a_text, "give an aware datetime"),

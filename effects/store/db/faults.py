@@ -309,7 +309,7 @@ _OF_STATES = {
 _ANY = {
     Fault.CONFLICT: "another transaction is in the way",
     Fault.OUTAGE: "the database cannot be reached",
-    Fault.READ_ONLY: "this server takes no writes: it is a standby (give all hosts and "
+    Fault.READ_ONLY: "this server is read-only: it is a standby (give all hosts and "
     "target_session_attrs=read-write), or default_transaction_read_only is set for the role or the database",
     Fault.SCHEMA: "a table, a column or a schema is missing",
     Fault.DENIED: "the database denies us a privilege",
