@@ -114,7 +114,7 @@ def send_email(
     """
     email = DirectEmail(to=to, subject=subject, text=text, html=html, markdown=markdown, **options)
     app = app_of(effects, session)
-    return _written(app, [compose_email(app, email, datetime.now(UTC))], session)[0]
+    return write_rendered(app, [compose_email(app, email, datetime.now(UTC))], session)[0]
 
 
 def send_templated_emails(
@@ -133,10 +133,10 @@ def send_templated_emails(
     now = datetime.now(UTC)
     emails = list(each_of(emails, NewEmail, "emails", EmailInvalid))
     messages = build_each("emails", emails, lambda _, email: render_email(app, email, now))
-    return _written(app, messages, session) if messages else []
+    return write_rendered(app, messages, session) if messages else []
 
 
-def _written(app: Effects, messages: Sequence[RenderedEmail], session: AnySession | None) -> list[EmailReceipt]:
+def write_rendered(app: Effects, messages: Sequence[RenderedEmail], session: AnySession | None) -> list[EmailReceipt]:
     names = state_of(app).transports.names()  # a process that knows none leaves them to the workers
     for message in messages:
         if names and message.transport not in names:

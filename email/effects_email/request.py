@@ -137,10 +137,7 @@ def to_of(email: EmailFields) -> tuple[Address, ...]:
             "to is a list: give group=True for one message whose recipients see each other, or call "
             "send_templated_emails with a message for each"
         )
-    recipients = addresses_of("to", email.to)
-    if not recipients:
-        raise EmailInvalid("to is empty; a message needs a recipient")
-    return recipients
+    return addresses_of("to", email.to)
 
 
 def group_of(email: EmailFields, where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
@@ -169,7 +166,9 @@ def sender_of(app: Effects, email: EmailFields, version: Version) -> Address:
     return default
 
 
-def headers_of(app: Effects, email: EmailFields, to: Address, category: str | None) -> tuple[tuple[str, str], ...]:
+def headers_of(
+    app: Effects, email: EmailFields, to: Sequence[Address], category: str | None
+) -> tuple[tuple[str, str], ...]:
     """The caller's, and the way out of the category's mail where the caller gave none."""
     require("headers", email.headers, optional(arguments.mapping), EmailInvalid)
     headers = tuple(check_header(name, value) for name, value in (email.headers or {}).items())
@@ -180,7 +179,7 @@ def headers_of(app: Effects, email: EmailFields, to: Address, category: str | No
         return headers
     if email.group and category not in (None, TRANSACTIONAL):
         raise EmailInvalid("a message to a group has no category: its link would unsubscribe one for all of them")
-    return (*headers, *unsubscribe_headers(app, to.spec, category))
+    return (*headers, *unsubscribe_headers(app, to[0].spec, category)) if to else headers
 
 
 def _key_of(app: Effects, template: str, event_id: str | None, to: Sequence[Address], own: str | None = None) -> str:
@@ -336,12 +335,14 @@ def _complete(
         subject=rendered.subject,
         text=rendered.text,
         html=rendered.html,
-        headers=headers_of(app, email, to[0], category),
+        headers=headers_of(app, email, to, category),
         attachments=files.describe(app, attached),
         return_path=recipient(email.return_path, where="return_path") if email.return_path is not None else None,
         tags=tags_of(email.tags),
         metadata=metadata_of(email.metadata),
     )
+    if not source.recipients():
+        raise EmailInvalid("to, cc and bcc are empty; a message needs a recipient")
     if len(source.recipients()) > RECIPIENTS_MAX:
         raise EmailInvalid(f"a message to a group has at most {RECIPIENTS_MAX} recipients")
     name, transport = version.name, check_transport_name(email.transport or declared.transport or DEFAULT_TRANSPORT)

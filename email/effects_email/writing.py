@@ -194,7 +194,7 @@ def _row(app: Effects, message: RenderedEmail, *, blocked: bool) -> SentRow:
     return SentRow(
         key=message.key,
         event_id=message.event_id,
-        recipient=address_digest(app, message.source.to[0].spec),
+        recipient=address_digest(app, message.source.first.spec),
         template=message.version.name,
         template_version=message.version.version,
         locale=message.version.locale,
@@ -224,7 +224,7 @@ def _job(app: Effects, connection: Connection, message: RenderedEmail) -> NewJob
         job_type=JOB_TYPE,
         payload={"template": message.version.name, "transport": message.transport},
         key=message.key,
-        limit_key=state_of(app).limit_keys.key(connection, message.transport, message.source.to[0].domain),
+        limit_key=state_of(app).limit_keys.key(connection, message.transport, message.source.first.domain),
         run_at=message.run_at,
         expires_at=message.expires_at,
         on_unknown=message.on_unknown,

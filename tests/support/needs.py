@@ -11,7 +11,8 @@ import pytest
 
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/local/sbin"  # where servers live; not in everybody's PATH
 
-NODE_MODULES = Path(__file__).parents[2] / ".venv" / "node" / "node_modules"
+_INSTALLED = Path(__file__).parents[2] / ".venv"
+NODE_MODULES = _INSTALLED / "node" / "node_modules"
 
 
 def program(name: str) -> str:
@@ -27,6 +28,14 @@ def npm(package: str) -> str:
         if (Path(folder) / package).is_dir():
             return folder
     return missing(f"npm's {package} is not installed: npm install --no-save --prefix .venv/node {package}")
+
+
+def django_tests() -> str:
+    """The folder `tests` of Django's source, of the installed release."""
+    import django  # noqa: PLC0415 - by the few tests that need it
+
+    folder = _INSTALLED / "sources" / f"django-{django.__version__}" / "tests"
+    return str(folder) if folder.is_dir() else missing(f"Django's source is not in {folder.parent} (.ci/run)")
 
 
 def missing(why: str) -> NoReturn:

@@ -92,6 +92,11 @@ class MessageSource(msgspec.Struct, frozen=True, kw_only=True):
         kinds: tuple[tuple[Kind, tuple[Address, ...]], ...] = (("to", self.to), ("cc", self.cc), ("bcc", self.bcc))
         return [(kind, address) for kind, addresses in kinds for address in addresses]
 
+    @property
+    def first(self) -> Address:
+        """Of all recipients."""
+        return self.recipients()[0][1]
+
     def __repr__(self) -> str:
         return f"MessageSource(message_id={self.message_id!r})"
 

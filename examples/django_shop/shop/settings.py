@@ -31,4 +31,5 @@ else:
         }
     }
 
+EMAIL_BACKEND = "effects_email.django.EmailBackend"  # password resets and the like, in the same transactions
 EFFECTS = {"email_from": "Shop <hello@shop.example>", "smtp_url": f"maildir:{DATA_DIR}/mail"}
