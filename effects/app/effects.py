@@ -35,7 +35,8 @@ from effects.model.settlement import Telemetry
 from effects.settings import EffectsOptions, Settings
 from effects.store.audit_log import AuditAction, note
 from effects.store.db.engine import autocommit_engine, close_for_good, create_engine
-from effects.store.db.store import Store, TableBuilder, begin_to_write
+from effects.store.db.location import TableBuilder
+from effects.store.db.store import Store, begin_to_write
 from effects.store.limits.holds import KnownQueues
 from effects.store.notifier import Notifier
 from effects.store.queue.table_ledger import CORE_LEDGER

@@ -205,6 +205,7 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
 def main() -> None:
     """The console script."""
     process.postpone_garbage()
+    process.note_nohup()
     threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
     leave(exit_code_of(lambda: cli.main(_arguments(), prog_name="effects", standalone_mode=False)))

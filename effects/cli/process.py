@@ -149,6 +149,13 @@ def _own_stderr() -> int:
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ASKS = (signal.SIGUSR1, signal.SIGUSR2)
+_is_under_nohup = False
+
+
+def note_nohup() -> None:
+    """Remember that a window that closes is to be ignored, before the app's import sets a handler of its own."""
+    global _is_under_nohup  # noqa: PLW0603 - of the process, as its signals are
+    _is_under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 @contextmanager
@@ -199,6 +206,8 @@ def signals(stop: Callable[[], object], tell: Callable[[], object]) -> Iterator[
 
 def _heard_signals() -> list[signal.Signals]:
     """Those that are ours to hear."""
+    if _is_under_nohup:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stops = [number for number in _STOPS if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN)]
     return [*stops, *(number for number in _ASKS if signal.getsignal(number) is signal.SIG_DFL)]
 

@@ -54,12 +54,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorFinding(msgspec.Struct, frozen=True):
-    """One check's result. `advice` is what to do, or None."""
+    """One check's result. `advice` is what to do, or None; `about` the id of what it concerns, if that has a page."""
 
     check: str
     level: Level
     text: str
     advice: str | None = None
+    about: str | None = None
 
 
 def ended_only(job_id: int) -> str:

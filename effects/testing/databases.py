@@ -29,7 +29,8 @@ from effects.kit.process import private_file
 from effects.settings import Settings
 from effects.store.db.engine import close_for_good
 from effects.store.db.engine import create_engine as own_engine
-from effects.store.db.store import Store, TableBuilder
+from effects.store.db.location import TableBuilder
+from effects.store.db.store import Store
 from effects.store.db.urls import file_of
 from effects.store.migrations import migrate
 from effects.store.notifier import Notifier
@@ -94,8 +95,9 @@ def _empty_file(builders: tuple[TableBuilder, ...]) -> bytes:
 def empty_tables(store: Store) -> None:
     """Create the tables that are missing, and delete every row of effects and its packages."""
     migrate.init(store)
-    names = [table.fullname for table in store.metadata.sorted_tables]
     with store.begin() as connection:
+        quote = connection.dialect.identifier_preparer.format_table
+        names = [quote(table) for table in next(iter(store.tables.values())).metadata.sorted_tables]
         if store.is_postgresql:
             connection.execute(text(f"TRUNCATE {', '.join(names)} RESTART IDENTITY"))
         else:

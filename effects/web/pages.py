@@ -70,6 +70,7 @@ class Pages:
         missing: its errors that mean that there is no such thing: they are answered 404.
         links: pages about the effect whose story is shown. Default none.
         standing: lines of the overview; read at most every two seconds for all who look. Default none.
+        subjects: by a check of the doctor, the address of the page of what a finding is `about`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Pages:
     missing: tuple[type[Exception], ...] = ()
     links: LinksOfStory = _no_links
     standing: ReadStanding = _no_standing
+    subjects: Mapping[str, Callable[[Visit, str], str]] = field(default_factory=dict)
 
 
 def installed_pages() -> list[Pages]:

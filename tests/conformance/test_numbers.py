@@ -362,7 +362,7 @@ def test_a_sample_passes_over_jobs_that_are_scheduled_for_later(app: Effects) ->
     with recorded(app) as statements:
         take_sample(app.store, LEASE)
     assert rows(app, "samples", "queue = 'default'")[0]["due"] == len(kinds)
-    counting = [entry for entry in statements if "FROM effects_jobs" in entry[0]]
+    counting = [entry for entry in statements if f"FROM {app.store.sql.jobs}" in entry[0]]
     assert len(counting) == 1
     with app.store.begin() as connection:
         if app.store.is_postgresql:

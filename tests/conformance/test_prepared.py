@@ -120,7 +120,7 @@ def test_what_counts_all_live_jobs_keeps_to_one_process_of_the_server(app: Effec
         take_sample(app.store, 60.0)
         with app.store.read() as connection:
             find_unknown(app.store, connection, [], [])
-    counts = [entry for entry in statements if "FROM effects_jobs" in entry[0]]
+    counts = [entry for entry in statements if f"FROM {app.store.sql.jobs}" in entry[0]]
     assert len(counts) == 2
     with app.store.read() as connection:
         for setting in (*_SIZES, "parallel_setup_cost", "parallel_tuple_cost"):

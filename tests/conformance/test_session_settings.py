@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
-from itertools import combinations
+from functools import partial
+from itertools import combinations, cycle
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -14,15 +16,25 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from effects import ConfigurationError, Effects, Exponential, NewJob, RetryPolicy, enqueue, enqueue_many
+from effects import (
+    ConfigurationError,
+    Effects,
+    Exponential,
+    NewJob,
+    RetryPolicy,
+    enqueue,
+    enqueue_many,
+    enqueue_many_async,
+)
 from effects.errors import StoreRejected
 from effects.model.limits import Rate
 from effects.store.db.faults import Fault, fault_of, state_of
 from effects.store.enqueue.copy import ROWS_MIN
 from effects.store.limits.key_limits import set_limit
 from effects.worker import Worker
-from effects_reports import open_result, report, request_report
+from effects_reports import open_result, report, request_report, request_report_async
 from tests.support import databases
 from tests.support.commands import command, error_line
 from tests.support.sampling import sample
@@ -42,10 +54,16 @@ SETTINGS = {
     "join_collapse_limit": "1", "work_mem": "64kB", "client_min_messages": "debug1", "synchronous_commit": "off",
     "check_function_bodies": "off", "xmlbinary": "hex", "application_name": "a \\ b",
 }  # fmt: skip
-CASES = [*((name,) for name in SETTINGS), *combinations(SETTINGS, 2)]
+# An app's transactions: of our engine, of its own, of an asynchronous one. Each setting by each of them, pairs in turn.
+DOORS = ("ours", "psycopg", "asyncpg")
+CASES = [
+    *(((name,), door) for name in SETTINGS for door in DOORS),
+    *zip(combinations(SETTINGS, 2), cycle(DOORS), strict=False),
+]  # fmt: skip
 RETRY = RetryPolicy(backoff=Exponential(seconds=3600.0), jitter=0.0)
 AT = datetime(2001, 2, 3, 4, 5, 6, 123457, tzinfo=UTC)
 LATER = datetime(2051, 2, 3, 4, 5, 6, 765431, tzinfo=UTC)
+_AWAITABLE: dict[Any, Any] = {enqueue_many: enqueue_many_async, request_report: request_report_async}
 TEXT = "€ Łódź naïve"
 # What differs from one run to the next: times of now, durations, names of workers and of runs.
 _CHANGING = re.compile(
@@ -62,13 +80,16 @@ SELECT md5(string_agg(CAST(extract(epoch FROM run_at) * 1000000 AS text), ' ' OR
 WHERE run_at > '2050-01-01'"""
 
 Account: TypeAlias = Mapping[str, Any]
-Measure: TypeAlias = Callable[..., Account]
+Call: TypeAlias = Callable[..., Any]
 
 
-@report("values", key=("n",), dialect="rfc4180", formats=("csv", "ndjson"))
+@report("values", key=("n",), dialect="rfc4180", formats=("csv", "ndjson", "parquet"))
 def values_report(params: dict[str, Any]) -> sa.Select[Any]:
-    columns = ("n", "real", "moment", "day", "span", "bytes", "word")
-    return sa.select(*map(sa.column, columns)).select_from(sa.text("measured"))
+    columns = {
+        "n": sa.Integer, "real": sa.Double, "moment": sa.DateTime(timezone=True), "day": sa.Date, "span": sa.Interval,
+        "bytes": sa.LargeBinary, "word": sa.Text,
+    }  # fmt: skip
+    return sa.select(*(sa.column(name, kind) for name, kind in columns.items())).select_from(sa.text("measured"))
 
 
 def new(name: str, *moves: str, **options: Any) -> NewJob:
@@ -87,7 +108,7 @@ def alter(url: str, settings: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def connected(url: str, folder: Path, engine: sa.Engine | None) -> Iterator[Effects]:
+def connected(url: str, folder: Path, engine: sa.Engine | AsyncEngine | None) -> Iterator[Effects]:
     job_types, reports = [Scripted(retry=RETRY)], [values_report]
     options: dict[str, Any] = {"job_types": job_types, "reports": reports, "storage_url": str(folder)}
     app = Effects(url, **options) if engine is None else Effects(engine=engine, **options)
@@ -97,7 +118,7 @@ def connected(url: str, folder: Path, engine: sa.Engine | None) -> Iterator[Effe
         app.dispose()
 
 
-def account(app: Effects) -> Account:
+def account(app: Effects, call: Call) -> Account:
     """Enqueue in every way, work, and read it all again."""
     with app.store.begin() as connection:
         connection.execute(sa.text(_MEASURED))
@@ -107,12 +128,12 @@ def account(app: Effects) -> Account:
         new("refused", "refuse", key="no"), new("unknown", "unknown", key="perhaps", on_unknown="hold"),
         new("waits", delay=timedelta(days=9)), new("retried", "retry", "done"),
     ]  # fmt: skip
-    ids = [enqueue_many([job], effects=app)[0].job_id for job in jobs]
+    ids = [call(enqueue_many, [job])[0].job_id for job in jobs]
     many = [
         new(str(number), limit_key="slow", run_at=LATER + timedelta(microseconds=number)) for number in range(ROWS_MIN)
     ]
-    enqueue_many(many, effects=app)  # by COPY
-    runs = [request_report("values", format=name, effects=app).run_id for name in ("csv", "ndjson")]
+    call(enqueue_many, many)  # by COPY, where the driver can
+    runs = [call(request_report, "values", format=name).run_id for name in ("csv", "ndjson", "parquet")]
     drained = Worker(app).drain(60)
     lines = [
         ("jobs", "list", "--json", "--limit", 700, "--type", "scripted"), ("jobs", "show", ids[0]), ("status",),
@@ -129,7 +150,7 @@ def account(app: Effects) -> Account:
         },
         "checks": re.findall(r"(?m)^(\w+) +([\w ]+?)  ", command(app, "doctor").out),
         "times": times,
-        "files": [b"".join(open_result(run, effects=app)).decode() for run in runs],
+        "files": [b"".join(open_result(run, effects=app)) for run in runs],
     }
 
 
@@ -139,21 +160,58 @@ def database(postgresql_server: str, postgresql_template: str) -> Iterator[Calla
     return lambda: databases.postgresql_database(postgresql_server, postgresql_template)
 
 
-def test_settings_of_roles_and_databases_change_nothing(database: Callable[[], Any], tmp_path: Path) -> None:
-    def measured(settings: Mapping[str, str], *, own: bool) -> Account:
-        with database() as url:
-            alter(url, settings)
-            with connected(url, tmp_path, engine_of(url) if own else None) as app:
-                return account(app)
+@pytest.fixture(scope="module")
+def measure(
+    postgresql_server: str, postgresql_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Mapping[str, str], str], Account]:
+    """Settings of a database, and the door → what an app sees there."""
+    folder = tmp_path_factory.mktemp("files")
 
-    changed = []
-    usual = [measured({}, own=own) for own in (False, True)]
-    assert usual[0]["counts"] == {"succeeded": 10, "dead": 2, "failed": 1}
-    for number, case in enumerate(sample(CASES, 2)):
-        own = number % 2
-        set_so = measured({name: SETTINGS[name] for name in case}, own=own == 1)
-        changed += [(case, own, part, set_so[part]) for part in set_so if set_so[part] != usual[own][part]]
-    assert changed == []
+    def measured(settings: Mapping[str, str], door: str) -> Account:
+        with databases.postgresql_database(postgresql_server, postgresql_template) as url:
+            alter(url, settings)
+            if door == "ours":
+                with connected(url, folder, None) as app:
+                    return account(app, partial(_call, app))
+            if door == "psycopg":
+                engine = engine_of(url)
+                with connected(url, folder, engine) as app:
+                    # A session that cannot carry a text is at fault itself: see below.
+                    sessions = None if "client_encoding" in settings else engine
+                    return account(app, partial(_call, app, engine=sessions))
+            asynchronous = create_async_engine(
+                sa.make_url(url).set(drivername="postgresql+asyncpg"), poolclass=sa.NullPool
+            )
+            with connected(url, folder, asynchronous) as app:
+                return account(app, lambda *words, **options: asyncio.run(_await(app, asynchronous, *words, **options)))
+
+    return measured
+
+
+def _call(app: Effects, function: Any, *words: Any, engine: sa.Engine | None = None, **options: Any) -> Any:
+    with nullcontext() if engine is None else engine.begin() as session:
+        return function(*words, session=session, effects=app, **options)
+
+
+async def _await(app: Effects, engine: AsyncEngine, function: Any, *words: Any, **options: Any) -> Any:
+    async with engine.begin() as session:
+        return await _AWAITABLE[function](*words, session=session, effects=app, **options)
+
+
+@pytest.fixture(scope="module")
+def usual(measure: Callable[[Mapping[str, str], str], Account]) -> Mapping[str, Account]:
+    """Without any setting."""
+    return {door: measure({}, door) for door in DOORS}
+
+
+@pytest.mark.parametrize(
+    ("names", "door"), sample(CASES, 3), ids=lambda case: case if isinstance(case, str) else " + ".join(case)
+)
+def test_settings_of_roles_and_databases_change_nothing(
+    names: tuple[str, ...], door: str, measure: Callable[..., Account], usual: Mapping[str, Account]
+) -> None:
+    assert usual[door]["counts"] == {"succeeded": 14, "dead": 2, "failed": 1}
+    assert measure({name: SETTINGS[name] for name in names}, door) == usual[door]
 
 
 def test_a_session_that_cannot_carry_a_text_is_at_fault_and_no_job(database: Callable[[], Any], tmp_path: Path) -> None:

@@ -81,14 +81,14 @@ def _inserted(app: Effects, stub_server: StubServer) -> None:
     )
 
 
-TAKE, END = "status = 'running', attempts", "DELETE FROM effects_jobs AS j"
+TAKE, END = "status = 'running', attempts", "DELETE FROM public.effects_jobs AS j"
 SITES = [
-    Site("register", "INSERT INTO effects_workers", False, _one()),
+    Site("register", "INSERT INTO public.effects_workers", False, _one()),
     Site("claim plain", TAKE, False, _one()),
     Site("claim limited", TAKE, True, _one(limit_key="l")),
     Site("claim grouped", TAKE, True, _one(group_key="g")),
-    Site("adopt", "INSERT INTO effects_effect_ledger", True, _inserted),
-    Site("heartbeat", "UPDATE effects_workers SET seen_at", False, _one()),
+    Site("adopt", "INSERT INTO public.effects_effect_ledger", True, _inserted),
+    Site("heartbeat", "UPDATE public.effects_workers SET seen_at", False, _one()),
     Site("release", "SET released_at", False, _one("step_job.held", "release", "do", key="k")),
     Site("settle alone", END, False, _one()),
     Site("settle with ledger", END, True, _one(key="k")),
@@ -156,7 +156,7 @@ def test_a_cut_connection_while_the_worker_stops(
     with _worker(proxy) as worker:
         worker.start()
         wait_until(lambda: rows(direct, "job_history"))
-        proxy.arm(Cut("DELETE FROM effects_workers WHERE id", when, False))
+        proxy.arm(Cut("DELETE FROM public.effects_workers WHERE id", when, False))
     assert proxy.cuts == 1
     assert len(rows(direct, "workers")) == (when == "before")  # a row that is left behind is found by the next rescue
     run_sql(direct, f"UPDATE {direct.store.sql.workers} SET seen_at = {direct.store.sql.after('-3600')}")
@@ -171,7 +171,7 @@ def test_an_enqueue_that_was_cut_may_be_repeated_by_its_key(
 ) -> None:
     job = NewJob(job_type="step_job", payload=StepJob("one", stub_server.port), key=key)
     with _through(proxy) as app:
-        proxy.arm(Cut("INSERT INTO effects_jobs", when, True))
+        proxy.arm(Cut("INSERT INTO public.effects_jobs", when, True))
         with pytest.raises(StoreUnavailable):
             enqueue_many([job], effects=app)
         assert len(rows(direct, "jobs")) == (when == "after")
@@ -191,7 +191,7 @@ def test_an_event_that_was_cut_may_be_repeated_by_its_key(when: When, database_u
     with Receiver() as first, Receiver() as second:
         for receiver in (first, second):
             add_endpoint(receiver.url, effects=shop)
-        proxy.arm(Cut("INSERT INTO effects_webhook_events", when, True))
+        proxy.arm(Cut("INSERT INTO public.effects_webhook_events", when, True))
         with pytest.raises(StoreUnavailable):
             deliver_webhook(event, effects=through)
         assert len(rows(shop, "delivered_webhooks")) == (2 if when == "after" else 0)

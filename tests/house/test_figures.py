@@ -41,6 +41,7 @@ SMALL = {
     "effects/kit/text/unsafe.py": "what no outlet gets; it imports nothing of ours",
     "effects/kit/text/wording.py": "words of all messages; it imports nothing of ours",
     "effects/operate/tables/schedule_states.py": "the SQL of one list",
+    "effects/store/db/location.py": "one question, asked once in a process",
     "effects/store/sessions/psycopg_cursor.py": "imported with psycopg alone",
     "email/effects_email/message/mentions.py": "the child that reads strangers' messages imports it, and starts soon",
     "email/effects_email/transport/http_api/ses_signing.py": "imports botocore",

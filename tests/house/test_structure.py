@@ -34,6 +34,7 @@ STATE_OF_MODULES = {
     "effects/app/default.py _collected": "which Effects there were after the last collection of garbage",
     "effects/app/default.py _default_lock": "guards them",
     "effects/cli/process.py _program": "of a context: the program as it was called, which advice names",
+    "effects/cli/process.py _is_under_nohup": "as its signals, of the process: whether it began with SIGHUP ignored",
     "effects/kit/logs.py failures": "logging is the process's, and so is what its handlers raised",
     "effects/kit/logs.py _told_at": "as above: when standard error was told",
     "effects/kit/logs.py _configured": "as above: whether a command has set it up",

@@ -74,7 +74,7 @@ def _facts_of_every_line() -> None:
 
 
 def _broken_handler() -> None:
-    logging.basicConfig(handlers=[Broken(), logging.StreamHandler()])
+    logging.basicConfig(handlers=[Broken(), logging.StreamHandler()], force=True)
 
 
 def _echo() -> None:

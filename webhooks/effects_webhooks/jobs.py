@@ -328,7 +328,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
                 "endpoints", "warning",
                 f"{row.id} ({shortened(row.url)}) fails since {since}: {row.failed_messages:,} messages",
                 f"see `effects webhooks deliveries --endpoint {row.id}`; once it is mended, `{recover}` sends again "
-                "what ended meanwhile",
+                "what ended meanwhile", about=row.id,
             )  # fmt: skip
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, DeliverPayload]]) -> Mapping[int, LoadedDelivery]:

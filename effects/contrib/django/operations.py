@@ -29,7 +29,7 @@ class UpgradeEffectsTables(Operation):
         from effects.store.migrations import migrate  # noqa: PLC0415
 
         with config.app.writing(schema_editor.connection) as connection:
-            migrate.upgrade(connection, config.app.store.schema, revisions.newest())
+            migrate.upgrade(connection, config.app.store.located, revisions.newest())
 
     def describe(self) -> str:
         """As `migrate --plan` shows it."""

@@ -83,13 +83,13 @@ def _indexes(store: Store, connection: Connection) -> Iterator[DoctorFinding]:
     missing: list[tuple[str, Index]] = []
     for table in store.tables.values():
         try:
-            there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.schema)}
+            there = {tuple(index["column_names"]) for index in inspector.get_indexes(table.name, schema=store.located)}
         except NoSuchTableError:
             cure = "restore it from a backup, or make a new database with `effects init` of this version"
             yield DoctorFinding("tables", "error", f"the table {table.name} is missing", cure)
             continue
         missing += [(table.name, index) for index in table.indexes if tuple(index.columns.keys()) not in there]
-    tables = as_json([table.fullname for table in store.tables.values()])
+    tables = as_json([getattr(store.sql, name) for name in store.tables])
     broken = [row.name for row in store.all(connection, _invalid_indexes, tables=tables)] if store.is_postgresql else []
     for name, index in missing:
         text = f"missing: {name} ({', '.join(index.columns.keys())})"

@@ -49,6 +49,7 @@ class HeldUp(msgspec.Struct, frozen=True, kw_only=True):
         text: all of this in one clause.
         ends: what ends it.
         needs_attention: False for what an app or an operator asked for, and where nothing waits.
+        about: of what a package says: the id of what it concerns, if that has a page.
     """
 
     kind: HeldKind
@@ -59,6 +60,7 @@ class HeldUp(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     ends: str
     needs_attention: bool = True
+    about: str | None = None
 
 
 def read_held_up(
@@ -205,7 +207,7 @@ def _of_package(job_type: JobType[Any], connection: Connection) -> Iterator[Held
     for finding in findings[:SHOWN_MAX]:
         yield HeldUp(
             kind="package", name=finding.check, jobs=0, until=None, reason=None, text=finding.text,
-            ends=finding.advice or "", needs_attention=finding.level != "ok",
+            ends=finding.advice or "", needs_attention=finding.level != "ok", about=finding.about,
         )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def check(store: Store) -> list[str]:
     newer: list[str] = []
     if applied - all_names():
         with store.read() as connection:
-            newer = newer_ones(connection, store.schema)
+            newer = newer_ones(connection, store.located)
     if is_behind(applied):
         raise SchemaMismatch(f"the database has the tables of an older version: run `{store.init_command()}`")
     return newer
@@ -55,7 +55,7 @@ def unusable_schema(store: Store) -> str | None:
     if not store.is_postgresql:
         return None
     with store.read() as connection:
-        schema = connection.execute(_SCHEMA, {"schema": store.schema}).one()
+        schema = connection.execute(_SCHEMA, {"schema": store.located}).one()
     if schema.name is None:
         return (
             f"the search path ({schema.path}) names no schema that exists and that the role {schema.role} may use: "
@@ -91,12 +91,12 @@ def _applied(store: Store) -> set[str]:
     """The revisions of the database, by one statement where it has a table of them."""
     try:
         with store.read() as connection:
-            return _versions(connection, store.schema)
+            return _versions(connection, store.located)
     except StoreRejected as error:
         if fault_of(error) is not Fault.SCHEMA:
             raise
     with store.read() as connection:
-        return _in_database(connection, store.schema)
+        return _in_database(connection, store.located)
 
 
 def newer_ones(connection: Connection, schema: str | None) -> list[str]:

@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
-from sqlalchemy import Table
+from sqlalchemy import Dialect, Table
 
 from effects.store.schema.columns import POSTGRES_NOW, SQLITE_NOW
 
@@ -86,15 +86,16 @@ def and_each(conditions: Mapping[str, str], names: Collection[str]) -> str:
 class Sql:
     """Fragments of SQL for one database. `sql.jobs` is the qualified name of `effects_jobs`, and so on."""
 
-    def __init__(self, tables: Mapping[str, Table], *, postgresql: bool) -> None:
-        self.postgresql = postgresql
-        self._tables = tables
+    def __init__(self, tables: Mapping[str, Table], dialect: Dialect) -> None:
+        self.postgresql = dialect.name == "postgresql"
+        self.tables = tables
+        self._name = dialect.identifier_preparer.format_table
         self.shift_seconds = 0.0  # moved by tests only
-        self.names_histories = postgresql  # not every server that speaks its language does
+        self.names_histories = self.postgresql  # not every server that speaks its language does
 
     def __getattr__(self, table: str) -> str:
         try:
-            return self._tables[table].fullname
+            return self._name(self.tables[table])
         except KeyError:
             raise AttributeError(table) from None
 

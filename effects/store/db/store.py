@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache, partial
-from types import MappingProxyType
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import msgspec
-from sqlalchemy import Connection, CursorResult, Dialect, Engine, MetaData, Row, Table, text
+from sqlalchemy import URL, Connection, CursorResult, Dialect, Engine, Row, text
 from sqlalchemy.engine.interfaces import IsolationLevel
 
 from effects.errors import StoreRejected
@@ -22,28 +21,18 @@ from effects.store.db.engine import (
     LOCK_SECONDS,
     SQLITE_BUSY_SECONDS,
     close_for_good,
+    engine_beside,
     local_settings,
 )
 from effects.store.db.faults import OURS, Fault, cannot_carry, drop_connections, translated
+from effects.store.db.location import TableBuilder, find_schema, tables_of
 from effects.store.db.sql import Sql
-from effects.store.schema.tables import build_tables
 
 IDLE_MS = round(IDLE_SECONDS * 1000)
 Statement: TypeAlias = Callable[[Sql], str]
-TableBuilder: TypeAlias = Callable[[MetaData], Mapping[str, Table]]
 
 _json = msgspec.json.Encoder(enc_hook=to_plain)  # texts of a subclass, such as SafeString
 _decoded = partial(str, encoding="utf-8", errors="replace")
-
-
-@cache
-def _tables(schema: str | None, builders: tuple[TableBuilder, ...]) -> tuple[MetaData, Mapping[str, Table]]:
-    """The tables of the core and of these packages; the same for every Store, since nothing changes them."""
-    metadata = MetaData(schema=schema)
-    tables = dict(build_tables(metadata))
-    for build in builders:
-        tables.update(build(metadata))
-    return metadata, MappingProxyType(tables)
 
 
 class Store:
@@ -51,7 +40,7 @@ class Store:
 
     Args:
         engine: from `effects.store.db.engine.create_engine`, or the app's own.
-        schema: PostgreSQL schema of the tables, or None for the search path.
+        schema: PostgreSQL schema of the tables, or None for the first of the search path that has them; see `locate`.
         builders: further tables, from the effect packages.
         autocommit: from `effects.store.db.engine.autocommit_engine`, where the engine is ours.
     """
@@ -71,8 +60,11 @@ class Store:
         self._autocommit = autocommit
         self.schema = schema
         self.is_postgresql = engine.dialect.name == "postgresql"
-        self.metadata, self.tables = _tables(schema, tuple(builders))
-        self.sql = Sql(self.tables, postgresql=self.is_postgresql)
+        self._builders = tuple(builders)
+        self.located = schema  # that of the tables: the one that is set, or the one where they were found
+        self._located_at: URL | None = None  # the database in which they were
+        self.metadata, self.tables = tables_of(schema, self._builders)  # as declared, and as found
+        self.sql = Sql(self.tables, engine.dialect)
         self._statements: dict[tuple[Statement, str], tuple[str, list[str] | None]] = {}
         # SQLite has one writer. Threads of one process queue here, fairly, instead of in its busy handler.
         self._writer = nullcontext() if self.is_postgresql else BoundedLock(SQLITE_BUSY_SECONDS)
@@ -99,6 +91,40 @@ class Store:
             return engine.connect
         return lambda: engine.connect().execution_options(isolation_level=isolation)
 
+    # -- where the tables are ------------------------------------------------------------------------------
+
+    def locate(self) -> None:
+        """Find the schema of the tables, once for a database; from then on every statement names it.
+
+        By a connection as an engine opens it, never one that an app has: a search path that the app sets later,
+        or has set in one of its pool, leads nowhere else. Tables that are not there yet are looked for again.
+
+        Raises:
+            StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
+        """
+        url = self.engine.url  # another object once the engine leads to another database, as that of a test
+        if not self.is_postgresql or self.schema is not None or self._located_at is url:
+            return
+        schema = self._find_schema()
+        if schema != self.located:
+            _, self.tables = tables_of(schema, self._builders, is_found=True)
+            self.sql.tables = self.tables
+            self._statements = {}  # after the names: what a thread builds meanwhile it keeps among the old ones
+        self.located, self._located_at = schema, None if schema is None else url
+
+    def _find_schema(self) -> str | None:
+        if self._autocommit is not None:
+            with self._reading(self._alone) as connection:
+                return find_schema(connection, own=True)
+        beside = engine_beside(self.engine)
+        try:
+            with self.deadlines.call() as call, translated(self.init_command), beside.connect() as connection:
+                if call is not None:
+                    call.driver = connection.connection.driver_connection
+                return find_schema(connection, own=False)
+        finally:
+            close_for_good(beside)
+
     # -- transactions --------------------------------------------------------------------------------------
 
     def begin(self) -> AbstractContextManager[Connection]:
@@ -110,6 +136,7 @@ class Store:
             StoreConflict: another transaction was in the way. Nothing was written.
             StoreRejected: the database refuses a statement.
         """
+        self.locate()
         return self._begin(self._transactions)
 
     def begin_own(self) -> AbstractContextManager[Connection]:
@@ -118,6 +145,7 @@ class Store:
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
         """
+        self.locate()
         return self._begin(self._own_transactions)
 
     @contextmanager
@@ -137,6 +165,7 @@ class Store:
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
         """
+        self.locate()
         return self._reading(self._alone)
 
     def snapshot(self) -> AbstractContextManager[Connection]:
@@ -145,6 +174,7 @@ class Store:
         Raises:
             StoreUnavailable, StoreConflict, StoreRejected: as `begin`.
         """
+        self.locate()
         return self._reading(self._repeatable if self.is_postgresql else self._alone)
 
     @contextmanager
@@ -261,11 +291,12 @@ class Store:
 
         SQLAlchemy's way, which compares a statement with those that it has compiled, costs half as much again.
         """
+        statements = self._statements  # `locate` begins others
         try:
-            return self._statements[build, dialect.paramstyle]
+            return statements[build, dialect.paramstyle]
         except KeyError:
             compiled: Any = text(self.sql_of(build)).compile(dialect=dialect)
-            statement = self._statements[build, dialect.paramstyle] = compiled.string, compiled.positiontup
+            statement = statements[build, dialect.paramstyle] = compiled.string, compiled.positiontup
             return statement
 
     # -- the clock -----------------------------------------------------------------------------------------

@@ -72,12 +72,13 @@ def _reserve(store: Store, connection: Connection, rows: Sequence[JobRow]) -> da
     assert reserved is not None
     for row, job_id in zip(new, (reserved.ids or "").split(","), strict=False):
         row.id = int(job_id)
-    return exact_moment(reserved.now)
+    return exact_moment(reserved.microseconds / 1e6)  # a float of the caller's session may have few digits
 
 
 def _next_ids(sql: Sql) -> str:
     return f"""
-    SELECT string_agg(CAST(nextval('{sql.jobs}_id_seq') AS text), ',') AS ids, {sql.epoch(sql.now)} AS now
+    SELECT string_agg(CAST(nextval('{sql.jobs}_id_seq') AS text), ',') AS ids,
+        CAST({sql.epoch(sql.now)} * 1000000 AS bigint) AS microseconds
     FROM generate_series(1, :count)"""
 
 

@@ -80,7 +80,7 @@ def _refuse_older_workers(connection: Connection, schema: str | None, script: Sc
 
 
 def _sql(connection: Connection, schema: str | None) -> Sql:
-    return Sql(build_tables(MetaData(schema=schema)), postgresql=connection.dialect.name == "postgresql")
+    return Sql(build_tables(MetaData(schema=schema)), connection.dialect)
 
 
 OTHER_INIT_SECONDS = 300
@@ -153,8 +153,8 @@ def upgrade(connection: Connection, schema: str | None, to: Collection[str]) -> 
 def _next_steps(store: Store, script: ScriptDirectory) -> list[Script]:
     """What the next transaction applies: all of it where there is nothing yet, else one revision."""
     with store.read() as connection:
-        plan = _plan(connection, store.schema, script, newest())
-        return plan[:1] if _heads(connection, store.schema) else plan
+        plan = _plan(connection, store.located, script, newest())
+        return plan[:1] if _heads(connection, store.located) else plan
 
 
 def _plan(connection: Connection, schema: str | None, script: ScriptDirectory, to: Collection[str]) -> list[Script]:
@@ -187,7 +187,7 @@ def _take(store: Store, script: ScriptDirectory, steps: Sequence[Script], record
     is_beside_workers = first.down_revision is not None
     if is_beside_workers and getattr(first.module, "online", False) and store.is_postgresql:
         with store.read() as connection:
-            _build_beside_workers(connection, store.schema, first.module)
+            _build_beside_workers(connection, store.located, first.module)
         point("migration.built")
 
     def transaction() -> list[str]:
@@ -195,9 +195,9 @@ def _take(store: Store, script: ScriptDirectory, steps: Sequence[Script], record
             if store.is_postgresql and is_beside_workers:
                 limits = f"SET LOCAL lock_timeout = {LOCK_MS}; SET LOCAL statement_timeout = {STATEMENT_MS}"
                 connection.execution_options(no_parameters=True).exec_driver_sql(limits)
-            with _within(connection, store.schema):
-                missing = _plan(connection, store.schema, script, [step.revision for step in steps])
-                applied = _apply(connection, store.schema, script, missing)
+            with _within(connection, store.located):
+                missing = _plan(connection, store.located, script, [step.revision for step in steps])
+                applied = _apply(connection, store.located, script, missing)
             if applied:
                 record(connection, applied)
             point("migration.before_commit")

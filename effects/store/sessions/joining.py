@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
-from effects.errors import EnqueueError, SchemaMismatch
+from effects.errors import EnqueueError, SchemaMismatch, StoreUnavailable
 from effects.kit.text.wording import described, with_article
 from effects.store.db.faults import Fault, fault_of
 from effects.store.notifier import Notifier
@@ -83,6 +83,8 @@ def joined(session: AnySession, database: CallersDatabase) -> AbstractContextMan
     Raises:
         EnqueueError: `session` has an unusable type, speaks to another database, or commits each statement by itself.
     """
+    with suppress(StoreUnavailable):  # of the caller's own connections one is open, and knows the tables by their names
+        database.store.locate()
     session = session_of(session)
     if not isinstance(session, Session | Connection) and (driver := driver_of(session)) is not None:
         return _borrowed(driver, database)

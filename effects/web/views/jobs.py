@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from effects.model.job import ENDED, LIVE_SHOWN
@@ -24,7 +25,7 @@ from effects.web.database import StillCountingError
 from effects.web.exchange import PageAnswer
 from effects.web.pages import notice
 from effects.web.views.numbers import causes_of_dead
-from effects.web.views.overview import HELD_PAGES, count_status, needs_person
+from effects.web.views.overview import count_status, held_url, needs_person
 from effects.web.views.paging import (
     PAGE_ROWS,
     before_of,
@@ -175,7 +176,7 @@ def needs(visit: Visit) -> PageAnswer:
     return visit.page(
         "needs.html", causes=causes, letters=letters, older=older, counts=counts,
         chosen=chosen, first=filters.before is None, notice=notice(visit), choices=choices_of_needs(filters),
-        ticked=ticked_choices_of_needs(filters), held_up=_for_a_person(visit), held_pages=HELD_PAGES,
+        ticked=ticked_choices_of_needs(filters), held_up=_for_a_person(visit), held_url=partial(held_url, visit),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
@@ -28,7 +29,7 @@ from effects.web.visit import LIVE_SECONDS, Visit
 
 CAUSES_SHOWN = 8
 LIMITS_MAX = 500
-HELD_PAGES: Mapping[HeldKind, str] = {
+_HELD_PAGES: Mapping[HeldKind, str] = {
     "queue_paused": "queues", "limit_paused": "limits", "half_open": "limits", "operator": "jobs", "put_off": "jobs",
     "group_blocked": "jobs", "type_not_registered": "jobs", "queue_unserved": "queues", "schedule_paused": "schedules",
     "package": "health",
@@ -45,7 +46,7 @@ def overview(visit: Visit) -> PageAnswer:
         "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
         counted_at=counted_at, stats=stats_of(visit, span), span=span, ranges=list(RANGES),
         alive=[worker for worker in status.workers if worker.alive],
-        held_pages=HELD_PAGES, needs_person=any(map(needs_person, status.held_up)),
+        held_url=partial(held_url, visit), needs_person=any(map(needs_person, status.held_up)),
         live=_live(status), day=last_day(visit),
         standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
     )  # fmt: skip
@@ -58,6 +59,15 @@ def count_status(visit: Visit) -> tuple[Status, dt.datetime]:
         StillCountingError: as `Visit.count`.
     """
     return visit.count("status", LIVE_SECONDS, _count)
+
+
+def held_url(visit: Visit, held: HeldUp) -> str:
+    """The page about what jobs wait for, or that lists it."""
+    address: str = visit.url(_HELD_PAGES[held.kind])
+    for pages in visit.site.packages:
+        if held.about is not None and held.name in pages.subjects:
+            address = pages.subjects[held.name](visit, held.about)
+    return address
 
 
 def needs_person(held: HeldUp) -> bool:

@@ -169,7 +169,7 @@ _QUERY_CANCELED = "57014"
 _SESSION = text(
     "SELECT set_config('statement_timeout', :milliseconds, true), set_config('DateStyle', 'ISO', true), "
     "set_config('IntervalStyle', 'postgres', true), set_config('bytea_output', 'hex', true), "
-    "set_config('extra_float_digits', '1', true)"
+    "set_config('extra_float_digits', '1', true), set_config('client_encoding', 'UTF8', true)"
 )
 
 

@@ -344,6 +344,7 @@ PAGES = Pages(
         NavigationEntry("webhooks_deliveries", "Deliveries", "v"),
         NavigationEntry("webhooks_events", "Events", "t"),
     ),
+    subjects={"endpoints": lambda visit, endpoint_id: visit.url("webhooks_endpoint", endpoint=endpoint_id)},
     routes=(
         _route("webhooks", "/webhooks", endpoints),
         _route("webhooks_endpoint", "/webhooks/endpoints/{endpoint}", endpoint),
