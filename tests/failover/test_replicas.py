@@ -18,6 +18,7 @@ from tests.reports.shop import csv_rows, fill, orders
 from tests.support import databases
 from tests.support.manual_workers import row
 from tests.support.server_pair import ServerPair, server_pair
+from tests.support.waiting import wait_until
 
 ROWS = 20
 MakeApp = Callable[..., Effects]
@@ -133,15 +134,28 @@ def test_a_replica_that_is_behind(pair: ServerPair, make_app: MakeApp) -> None:
     assert rows_of(lagging, run_id) == [(number, "true") for number in (*ids(ROWS), 100)]
 
 
+def _conflicts(pair: ServerPair) -> int:
+    """How many statements the standby has ended for what it had to replay."""
+    [[count]] = pair.standby.sql("SELECT sum(confl_snapshot) FROM pg_stat_database_conflicts")
+    return int(count)
+
+
 def test_a_replica_that_ends_the_statement(pair: ServerPair, make_app: MakeApp) -> None:
     """It has to replay a VACUUM: the chunk is read again, there or on the primary, and uses up no try."""
     pair.standby.configure(max_standby_streaming_delay="0")
     app = make_app()
     fill(app, 1500)
 
-    def conflict() -> None:
+    def strike() -> bool:
         pair.primary.sql("UPDATE orders SET cents = cents + 1", "VACUUM orders")
         pair.await_replay()
+        return _conflicts(pair) > before
+
+    def conflict() -> None:
+        """A VACUUM removes nothing, and so ends nothing, while any snapshot of the primary is older: again, then."""
+        wait_until(strike)
+
+    before = _conflicts(pair)
 
     pair.await_replay()
     run_id = request_report("mapped", effects=app).run_id
@@ -155,6 +169,7 @@ def test_a_replica_that_ends_the_statement(pair: ServerPair, make_app: MakeApp) 
     assert rows_of(app, run_id) == [(number, "true") for number in ids(1500)]
 
     falling_back = make_app(behind="primary")
+    before = _conflicts(pair)
     reading.then = conflict
     run_id = made(falling_back, "mapped", key="again")
     assert rows_of(falling_back, run_id) == [(number, "false") for number in ids(1500)]
