@@ -26,6 +26,12 @@ with lazy.modules(__name__):
 
 LOGIN = AuditAction("transport", "login")
 _SLOWER_SECONDS = 5.0  # after slow_down (RFC 8628, section 3.5)
+_RUN_OUT = "no one has typed the code in time: begin again"
+_REFUSED = "whoever typed the code has refused the login: begin again"
+# RFC 8628, section 3.5; and Microsoft's word for a refusal.
+_DECIDED = {
+    "oauth_access_denied": _REFUSED, "oauth_authorization_declined": _REFUSED, "oauth_expired_token": _RUN_OUT,
+}  # fmt: skip
 # Hosts of SMTP → what their operators have said of passwords.
 PASSWORDS_END = {
     "smtp.office365.com": "Microsoft turns passwords for SMTP off at the end of December 2026",
@@ -82,7 +88,7 @@ def await_device_login(client: OAuthClient, code: service.DeviceCode, wait: Call
     Raises:
         LoginFailed: the person refuses, the code has run out, or the service refuses the client.
     """
-    interval, deadline = code.interval, time.monotonic() + code.seconds
+    interval, deadline, fault = code.interval, time.monotonic() + code.seconds, ""
     while time.monotonic() < deadline:
         wait(interval)
         answer = service.request_tokens(client, service.device_token(client, code.device_code))
@@ -90,9 +96,13 @@ def await_device_login(client: OAuthClient, code: service.DeviceCode, wait: Call
             return answer
         if answer.code == "slow_down":
             interval += _SLOWER_SECONDS
+        elif answer.code in _DECIDED:
+            raise LoginFailed(f"{_DECIDED[answer.code]} [{answer.code}]")
         elif answer.kind != "unavailable":
             raise LoginFailed(f"{answer.reason} [{answer.code}]")
-    raise LoginFailed("the code has run out: begin again")
+        is_pending = answer.code in ("slow_down", "authorization_pending")
+        fault = "" if is_pending else f" (the last request failed: {answer.reason} [{answer.code}])"
+    raise LoginFailed(f"{_RUN_OUT}{fault}")
 
 
 def redeem(client: OAuthClient, refresh_token: str) -> Tokens:

@@ -27,6 +27,7 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.padding import AsymmetricPadding
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -50,12 +51,14 @@ _UNREADABLE = {
     "whole": " without an access token", "cut": f" with more than {BODY_BYTES_MAX} bytes",
     "broken": " with a response that breaks off",
 }  # fmt: skip
+_PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)  # RFC 7518, section 3.5
 _TOKEN_TYPE = re.compile(r"[A-Za-z_]{1,12}")  # no token is as short
 _PENDING = ("authorization_pending", "slow_down")
 # RFC 6749, section 5.2, and RFC 8628, section 3.5: other codes are the service's own and may hold anything.
 _CODES = frozenset({
     "invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type",
     "invalid_scope", "access_denied", "expired_token", "interaction_required", "consent_required", *_PENDING,
+    "authorization_declined", "bad_verification_code",  # Microsoft's
 })  # fmt: skip
 
 
@@ -81,8 +84,12 @@ def renewal(client: OAuthClient, refresh_token: str | None) -> dict[str, str]:
 
 
 def device_request(client: OAuthClient) -> dict[str, str]:
-    """Ask for a code that a person types at the service (RFC 8628, section 3.1)."""
-    return {"client_id": client.client_id, "scope": client.scope}
+    """Ask for a code that a person types at the service (RFC 8628, section 3.1).
+
+    Raises:
+        ConfigurationError: as `renewal`.
+    """
+    return {"scope": client.scope, **_authentication(client)}
 
 
 def device_token(client: OAuthClient, device_code: str) -> dict[str, str]:
@@ -110,18 +117,19 @@ def _authentication(client: OAuthClient) -> dict[str, str]:
 
 
 def _client_assertion(client: OAuthClient, key_file: str, certificate_file: str) -> str:
-    """RFC 7523, section 2.2; the certificate is named as Microsoft asks: by its SHA-256 thumbprint."""
+    """RFC 7523, section 2.2, as Microsoft asks: by PS256, the certificate named by its SHA-256 thumbprint."""
     try:
         certificate = x509.load_pem_x509_certificate(_bytes_of(key_file=certificate_file))
     except ValueError:
         raise ConfigurationError(f"{certificate_file} holds no certificate in PEM form") from None
     claims = {"iss": client.client_id, "sub": client.client_id, "aud": client.token_url, "jti": uuid.uuid4().hex}
     thumbprint = _encoded(certificate.fingerprint(SHA256()))
-    return _signed(_key_of(_bytes_of(key_file=key_file), key_file), {"x5t#S256": thumbprint}, claims)
+    key = _key_of(_bytes_of(key_file=key_file), key_file)
+    return _signed(key, {"alg": "PS256", "x5t#S256": thumbprint}, claims, _PSS)
 
 
 def _account_assertion(client: OAuthClient) -> str:
-    """RFC 7523, section 2.1, as Google's service accounts that act for a user of their domain."""
+    """RFC 7523, section 2.1, by RS256, as Google's service accounts that act for a user of their domain."""
     file = client.account_file or ""
     try:
         account = msgspec.json.decode(_bytes_of(key_file=file), type=ServiceAccount)
@@ -129,16 +137,17 @@ def _account_assertion(client: OAuthClient) -> str:
         raise ConfigurationError(f"{file} is not the JSON file of a service account") from None
     claims = {"iss": account.client_email, "sub": client.user, "scope": client.scope, "aud": client.token_url}
     named = {"kid": account.private_key_id} if account.private_key_id else {}
-    return _signed(_key_of(account.private_key.encode(), file), named, claims)
+    key = _key_of(account.private_key.encode(), file)
+    return _signed(key, {"alg": "RS256", **named}, claims, padding.PKCS1v15())
 
 
-def _signed(key: rsa.RSAPrivateKey, header: dict[str, str], claims: dict[str, Any]) -> str:
-    """A JSON Web Token by RS256 (RFC 7515), good for nine minutes."""
+def _signed(key: rsa.RSAPrivateKey, header: dict[str, str], claims: dict[str, Any], how: AsymmetricPadding) -> str:
+    """A JSON Web Token (RFC 7515), good for nine minutes."""
     issued_at = int(time.time()) - CLOCK_SECONDS
     claims = {**claims, "iat": issued_at, "exp": issued_at + ASSERTION_SECONDS}
-    parts = ({"alg": "RS256", "typ": "JWT", **header}, claims)
+    parts = ({"typ": "JWT", **header}, claims)
     text = ".".join(_encoded(msgspec.json.encode(part)) for part in parts)
-    return f"{text}.{_encoded(key.sign(text.encode(), padding.PKCS1v15(), SHA256()))}"
+    return f"{text}.{_encoded(key.sign(text.encode(), how, SHA256()))}"
 
 
 def _key_of(pem: bytes, file: str) -> rsa.RSAPrivateKey:

@@ -454,8 +454,11 @@ def claims_of(assertion: str, public: rsa.RSAPublicKey) -> tuple[dict[str, Any],
     """Header and claims of a token whose signature holds."""
     head, body, signature = assertion.split(".")
     decoded = [base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in (head, body, signature)]
-    public.verify(decoded[2], f"{head}.{body}".encode(), padding.PKCS1v15(), SHA256())
-    return json.loads(decoded[0]), json.loads(decoded[1])
+    header = json.loads(decoded[0])
+    salted = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=32)
+    how = {"PS256": salted, "RS256": padding.PKCS1v15()}[header["alg"]]
+    public.verify(decoded[2], f"{head}.{body}".encode(), how, SHA256())
+    return header, json.loads(decoded[1])
 
 
 def test_a_client_signs_an_assertion_instead_of_sending_a_secret(relay: Relay, signing_key: SigningKey) -> None:
@@ -463,7 +466,7 @@ def test_a_client_signs_an_assertion_instead_of_sending_a_secret(relay: Relay, s
     assert said(relay.process(options))[0] == "accepted"
     [form] = relay.tokens.forms()
     header, claims = claims_of(form["client_assertion"], signing_key.public)
-    assert (header["alg"], set(header)) == ("RS256", {"alg", "typ", "x5t#S256"})
+    assert (header["alg"], set(header)) == ("PS256", {"alg", "typ", "x5t#S256"})
     assert (claims["iss"], claims["sub"], claims["aud"]) == ("app", "app", relay.tokens.url)
     assert claims["exp"] - claims["iat"] == 600
 
@@ -476,7 +479,7 @@ def test_a_service_account_acts_for_a_user(relay: Relay, signing_key: SigningKey
     assert said(relay.process(options))[0] == "accepted"
     [form] = relay.tokens.forms()
     header, claims = claims_of(form["assertion"], signing_key.public)
-    assert header["kid"] == "7"
+    assert (header["alg"], header["kid"]) == ("RS256", "7")
     assert (claims["iss"], claims["sub"], claims["scope"]) == ("robot@project.example", USER, "mail")
 
 
