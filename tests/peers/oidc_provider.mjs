@@ -1,5 +1,6 @@
 // A certified OpenID provider over TLS on loopback: node oidc_provider.mjs PACKAGE_FOLDER CERTIFICATE_AND_KEY CLIENT_CERTIFICATE
-// It prints its address. POST /approve?user_code=… decides for the person that a code was typed and allowed.
+// It prints its address. A person who has typed a code is POST /approve?user_code=… or /deny?user_code=…; /expire lets the
+// code run out.
 import { createPublicKey } from "node:crypto";
 import fs from "node:fs";
 import https from "node:https";
@@ -21,6 +22,8 @@ server.listen(0, "127.0.0.1", () => {
         grant_types: ["client_credentials"], ...none },
       { client_id: "person", token_endpoint_auth_method: "none",
         grant_types: ["refresh_token", "urn:ietf:params:oauth:grant-type:device_code"], ...none },
+      { client_id: "confidential", client_secret: "s3cret", token_endpoint_auth_method: "client_secret_post",
+        grant_types: ["refresh_token", "urn:ietf:params:oauth:grant-type:device_code"], ...none },
     ],
     scopes: ["openid", "offline_access", "mail"],
     features: { clientCredentials: { enabled: true }, deviceFlow: { enabled: true }, devInteractions: { enabled: false } },
@@ -31,14 +34,21 @@ server.listen(0, "127.0.0.1", () => {
   const answer = provider.callback();
   server.on("request", async (request, response) => {
     const address = new URL(request.url, issuer);
-    if (address.pathname !== "/approve") return answer(request, response);
+    if (!["/approve", "/deny", "/expire"].includes(address.pathname)) return answer(request, response);
     const code = await provider.DeviceCode.findByUserCode(address.searchParams.get("user_code").replace("-", ""));
-    const grant = new provider.Grant({ accountId: "shop", clientId: "person" });
-    grant.addOIDCScope("openid offline_access mail");
-    Object.assign(code, { accountId: "shop", grantId: await grant.save(), scope: "openid offline_access mail", claims: {} });
-    Object.assign(code, { authTime: Math.floor(Date.now() / 1000), acr: undefined, amr: undefined, sessionUid: "s" });
+    const now = Math.floor(Date.now() / 1000);
+    if (address.pathname === "/approve") {
+      const grant = new provider.Grant({ accountId: "shop", clientId: code.clientId });
+      grant.addOIDCScope("openid offline_access mail");
+      Object.assign(code, { accountId: "shop", grantId: await grant.save(), scope: "openid offline_access mail" });
+      Object.assign(code, { claims: {}, authTime: now, acr: undefined, amr: undefined, sessionUid: "s" });
+    } else if (address.pathname === "/deny") {
+      code.error = "access_denied";
+    } else {
+      code.exp = now - 1;
+    }
     await code.save();
-    response.end("approved");
+    response.end("done");
   });
   console.log(issuer);
 });

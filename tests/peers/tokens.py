@@ -39,6 +39,8 @@ class TokenService(Receiver):
         self.given: list[str] = []  # access tokens, in order
         self.revoked: set[str] = set()
         self.pending: list[str] = []  # errors of a device code, before the person has decided
+        self.slow_seconds = 0.0  # that its own answers take
+        self.given_at: list[float] = []  # monotonic, of each access token
         self._ends: dict[str, float] = {}
         self._numbers = itertools.count(1)
         self._state = threading.Lock()
@@ -61,6 +63,8 @@ class TokenService(Receiver):
         with self._state:
             if self.faults:
                 return self.faults.pop(0)
+        threading.Event().wait(self.slow_seconds)
+        with self._state:
             form = _form(request)
             if request.path == "/device":
                 return _json(200, device_code="device-1", user_code="ABCD-EFGH", interval=1, expires_in=60,
@@ -96,6 +100,7 @@ class TokenService(Receiver):
         access = f"access-{next(self._numbers)}-{'a' * 1500}"
         self._ends[access] = time.monotonic() + self.seconds
         self.given.append(access)
+        self.given_at.append(time.monotonic())
         more = {} if refresh is None else {"refresh_token": refresh}
         return _json(200, access_token=access, token_type="Bearer", expires_in=self.seconds, **more)
 

@@ -44,8 +44,11 @@ _context.set_forkserver_preload(
         "effects_webhooks.wiring",
         "effects_email.wiring",
         "effects_email.oauth.service",
-        "effects_email.oauth.service",
+        "effects_email.transport.smtp.transport",
+        "effects.app.late_jobs",
+        "effects.app.retention",
         "effects_reports.wiring",
+        "tests.support.warm",
     ]
 )
 

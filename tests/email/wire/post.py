@@ -85,11 +85,14 @@ class Post:
         return {row["message_id"]: row["state"] for row in emails}
 
     def faults(self, received: Sequence[bytes], copies_max: int) -> list[str]:
-        """Everything that should not be so: lost, invented, too many copies, or other bytes in a copy."""
+        """Everything that should not be so: lost, invented, too many copies, a second one without an attempt whose
+        outcome is on record as unknown, or other bytes in a copy.
+        """
         copies: dict[str, list[bytes]] = {}
         for data in received:
             copies.setdefault(message_id_of(data), []).append(data)
         states = self.states()
+        unknown = {row["message_id"] for row in self.rows(_UNKNOWN)}
         ended = {row["message_id"]: row for row in self.rows(_ENDS)}
         faults = [f"invented: {message_id}" for message_id in copies if message_id not in states]
         for message_id, state in states.items():
@@ -101,6 +104,8 @@ class Post:
                 faults.append(f"said to be sent and was not: {message_id}")
             if len(received_copies) > copies_max:
                 faults.append(f"{len(received_copies)} copies of {message_id}, which is {state}")
+            if len(received_copies) > 1 and message_id not in unknown:
+                faults.append(f"{len(received_copies)} copies of {message_id} without a record of the first")
             if len(set(received_copies)) > 1:
                 faults.append(f"other bytes in a copy of {message_id}")
         return faults
@@ -109,6 +114,10 @@ class Post:
 _ENDS = """
 SELECT s.message_id, h.status, h.error_code
 FROM effects_sent_emails AS s JOIN effects_job_history AS h ON h.id = s.job_id
+"""
+_UNKNOWN = """
+SELECT s.message_id FROM effects_sent_emails AS s JOIN effects_job_attempts AS a ON a.job_id = s.job_id
+WHERE a.verdict = 'unknown'
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from tests.email.wire.conftest import SigningKey, new_signing_key
 from tests.support import needs
 
 KEY = "k1=" + "A" * 43 + "="
+CREDENTIALS = {
+    "daemon": ":s3cret", "daemon with another secret": ":wrong", "confidential": ":s3cret",
+}  # fmt: skip
 SCRIPT = Path(__file__).parents[2] / "peers" / "oidc_provider.mjs"
 
 
@@ -52,13 +56,13 @@ def client(
 ) -> Any:
     """The OAuth client of the provider's client by this name."""
     name = request.param
-    credentials = ":s3cret" if name == "daemon" else ":wrong" if name == "daemon with another secret" else ""
+    credentials = CREDENTIALS.get(name, "")
     url = (
         f"smtps+oauth://shop{credentials}@localhost?token_network=private&token_ca_file={ca_file}"
         f"&client_id={name.split()[0]}&token_url={quote(issuer + '/token')}"
         f"&device_url={quote(issuer + '/device/auth')}"
     )
-    is_person = name == "person"
+    is_person = name.split()[0] in ("person", "confidential")
     url += "&scope=" + quote("openid offline_access mail") if is_person else "&grant=client&scope=mail"
     if name.startswith("signer"):
         key = signing_key if name == "signer" else new_signing_key(tmp_path)
@@ -87,20 +91,43 @@ def test_wrong_credentials(client: Any) -> None:
     assert (failure.kind, failure.code) == ("config", "oauth_invalid_client")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("client", ["person"], indirect=True)
-def test_a_persons_login_and_its_renewals(client: Any, issuer: str, ca_file: Path) -> None:
+def decided(client: Any, issuer: str, ca_file: Path, how: str) -> Tokens:
+    """A login by a code that is typed after a while, and decided so."""
     code = begin_device_login(client)
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 2:  # the first answer was `authorization_pending`
-            approve = Request(f"{issuer}/approve?user_code={code.user_code}", method="POST")
-            with urlopen(approve, context=ssl.create_default_context(cafile=str(ca_file))) as response:
-                assert response.read() == b"approved"
+            request = Request(f"{issuer}/{how}?user_code={code.user_code}", method="POST")
+            with urlopen(request, context=ssl.create_default_context(cafile=str(ca_file))) as response:
+                assert response.read() == b"done"
 
-    first = await_device_login(client, code, wait)
-    assert len(waits) == 2
+    try:
+        return await_device_login(client, code, wait)
+    finally:
+        assert len(waits) == 2
+
+
+@pytest.mark.parametrize("client", ["person"], indirect=True)
+@pytest.mark.parametrize(("how", "words"), [
+    ("deny", "has refused the login: begin again [oauth_access_denied]"),
+    ("expire", "typed the code in time: begin again [oauth_expired_token]"),
+])  # fmt: skip
+def test_a_code_that_comes_to_nothing(how: str, words: str, client: Any, issuer: str, ca_file: Path) -> None:
+    with pytest.raises(LoginFailed, match=re.escape(words)):
+        decided(client, issuer, ca_file, how)
+
+
+@pytest.mark.parametrize("client", ["confidential of no one"], indirect=True)
+def test_a_confidential_client_gets_no_code_without_its_secret(client: Any) -> None:
+    with pytest.raises(LoginFailed, match="oauth_invalid_client"):
+        begin_device_login(client)
+
+
+@pytest.mark.parametrize("client", ["person", "confidential"], indirect=True)
+def test_a_persons_login_and_its_renewals(client: Any, issuer: str, ca_file: Path) -> None:
+    first = decided(client, issuer, ca_file, "approve")
     assert first.refresh is not None
     second = redeem(client, first.refresh)
     assert second.refresh not in (None, first.refresh)
