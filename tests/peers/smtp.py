@@ -44,6 +44,7 @@ _NORMAL = {
     "rcpt": "250 2.1.5 ok", "data": "354 go ahead", "rset": "250 2.0.0 ok", "noop": "250 2.0.0 ok",
     "quit": "221 2.0.0 bye", "helo": "250 peer",
 }  # fmt: skip
+TOKEN = "t" * 2000
 _BODY_BYTES_READ = 100  # before a cut within the body
 
 
@@ -69,7 +70,8 @@ class SmtpPeer:
         offers: of EHLO.
         tls: offered as STARTTLS; with `implicit`, spoken from the first byte.
         accounts: user → password; AUTH is then offered, by these `mechanisms`, and checked.
-        accepts: whether an access token is good; AUTH is then offered by XOAUTH2 and OAUTHBEARER alone.
+        accepts: whether an access token is good; AUTH is then offered by XOAUTH2 and OAUTHBEARER alone. So it is of a
+            peer without accounts, which takes `TOKEN`, and those who do not log in.
     """
 
     def __init__(
@@ -90,8 +92,8 @@ class SmtpPeer:
             stage: step if isinstance(step, str | bytes | Act) else list(step) for stage, step in (script or {}).items()
         }
         self.offers, self.tls, self.implicit, self.accounts = tuple(offers), tls, implicit, dict(accounts or {})
-        self.mechanisms = tuple(mechanisms) if accepts is None else ("XOAUTH2", "OAUTHBEARER")
-        self.accepts = accepts
+        self.accepts = accepts or (None if accounts else TOKEN.__eq__)
+        self.mechanisms = tuple(mechanisms) if self.accepts is None else ("XOAUTH2", "OAUTHBEARER")
         self.refusal = "535 5.7.8 no such account"  # of a login; `{response}` and `{token}` repeat what it was told
         self._lock = threading.Lock()
         self._sessions: list[_Session] = []

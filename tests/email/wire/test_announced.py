@@ -24,6 +24,11 @@ PATIENT = f"timeout=20&connect_timeout=20&answer_timeout=20&{ONE}"
 HASTY = f"timeout=0.5&connect_timeout=20&answer_timeout=0.5&{ONE}"
 
 
+@pytest.fixture
+def opened(opened_with_login: Opened) -> Opened:
+    return opened_with_login
+
+
 def bodied(number: int, *recipients: str) -> OutgoingMessage:
     return outgoing_message(
         *recipients or (ANN,), data=b"Subject: m%d\r\n\r\n.dotted\r\nend of %d\r\n" % (number, number)

@@ -18,6 +18,11 @@ from tests.peers.smtp import CUT, OFFERS, STALL, SmtpPeer
 from tests.support.waiting import wait_until
 
 
+@pytest.fixture
+def opened(opened_with_login: Opened) -> Opened:
+    return opened_with_login
+
+
 def send(transport: object, times: int = 1, **options: object) -> list[str]:
     """The verdicts' kinds."""
     return [

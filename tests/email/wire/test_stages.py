@@ -11,8 +11,7 @@ import pytest
 
 from effects_email.transport.base import Kind
 from tests.email.wire.conftest import ANN, BEN, BODY, Opened, Released, outgoing_message
-from tests.peers.smtp import CUT, OFFERS, RESET, STALL, SmtpPeer, Step
-from tests.support.sampling import sample
+from tests.peers.smtp import CUT, OFFERS, RESET, STALL, TOKEN, SmtpPeer, Step
 
 Url: TypeAlias = Callable[[SmtpPeer], str]
 
@@ -62,22 +61,20 @@ TABLE: dict[str, dict[str, tuple[Kind, str]]] = {
 CASES = [(stage, what) for stage, row in TABLE.items() for what in row]
 
 
-# Everything here runs with one of them, drawn by the seed; by `make soak` with both.
-LOGINS = sample(["password", "token"], 1)
-TOKEN = "t" * 2000
+@pytest.fixture
+def opened(opened_with_login: Opened) -> Opened:
+    return opened_with_login
 
 
-@pytest.fixture(params=LOGINS)
-def url(request: pytest.FixtureRequest, ca_file: Path, tmp_path: Path) -> Url:
+@pytest.fixture
+def url(login: str, ca_file: Path, token_file: Path) -> Url:
     """Of a peer, whose accounts are set: the transport's URL."""
 
     def of_peer(peer: SmtpPeer) -> str:
-        if request.param == "password":
+        if login == "password":
             return f"smtp+starttls://shop:secret@localhost:{peer.port}?ca_file={ca_file}"
         peer.accepts, peer.mechanisms = TOKEN.__eq__, ("XOAUTH2", "OAUTHBEARER")
-        file = tmp_path / "token"
-        file.write_text(TOKEN)
-        return f"smtp+starttls+oauth+file://shop@localhost:{peer.port}?ca_file={ca_file}&path={file}"
+        return f"smtp+starttls+oauth+file://shop@localhost:{peer.port}?ca_file={ca_file}&path={token_file}"
 
     return of_peer
 

@@ -14,6 +14,11 @@ SERIAL = OFFERS[1:]
 BOTH = pytest.mark.parametrize("offers", [OFFERS, SERIAL], ids=["pipelining", "one by one"])
 
 
+@pytest.fixture
+def opened(opened_with_login: Opened) -> Opened:
+    return opened_with_login
+
+
 @BOTH
 def test_a_message_arrives_as_it_is(offers: tuple[str, ...], opened: Opened) -> None:
     with SmtpPeer(offers=offers) as peer:
