@@ -39,6 +39,7 @@ class TokenService(Receiver):
         self.given: list[str] = []  # access tokens, in order
         self.revoked: set[str] = set()
         self.pending: list[str] = []  # errors of a device code, before the person has decided
+        self.device_code = f"device-1-{'d' * 40}"
         self.slow_seconds = 0.0  # that its own answers take
         self.given_at: list[float] = []  # monotonic, of each access token
         self._ends: dict[str, float] = {}
@@ -67,7 +68,7 @@ class TokenService(Receiver):
         with self._state:
             form = _form(request)
             if request.path == "/device":
-                return _json(200, device_code="device-1", user_code="ABCD-EFGH", interval=1, expires_in=60,
+                return _json(200, device_code=self.device_code, user_code="ABCD-EFGH", interval=1, expires_in=60,
                              verification_uri="https://login.example/device")  # fmt: skip
             return self._granted(form)
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from effects import ConfigurationError
+from effects.extend.text import is_printable
 from effects_email.errors import MailboxUnavailable
 from effects_email.oauth.keeper import TokenLogin
 from effects_email.oauth.registration import Bearer, TokenUnavailable
@@ -70,6 +71,8 @@ class ImapMailbox:
         self._mailbox = unquote(parts.path.strip("/")) or "INBOX"
         if any(ord(letter) < 32 or letter in '"\\' for letter in self._mailbox):
             raise ConfigurationError("the URL of the mailbox names one with a quote or a control character")
+        if not is_printable(self._user):
+            raise ConfigurationError("the URL of the mailbox names a user with a control character")
         if not f"{self._user}{self._password}{self._mailbox}".isascii():
             raise ConfigurationError(
                 "the URL of the mailbox has a user, a password or a mailbox beyond ASCII, which IMAP does not carry; a "

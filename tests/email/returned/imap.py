@@ -22,7 +22,7 @@ class ImapPeer(Serving):
             `no passwords` disables LOGIN; at a token, `challenges` never end, `garbage` is no base64, and `cut` hangs
             up.
         messages: None for one that the server cannot give.
-        accepts: whether an access token is good; AUTHENTICATE by XOAUTH2 is then offered.
+        accepts: whether an access token is good; AUTHENTICATE by the `mechanism` is then offered.
         scheme: `imaps` and `imap+starttls` speak TLS with `context`; without one STARTTLS is not offered.
 
     Attributes:
@@ -37,10 +37,11 @@ class ImapPeer(Serving):
         scheme: str = "imap",
         context: ssl.SSLContext | None = None,
         accepts: Callable[[str], bool] | None = None,
+        mechanism: str = "XOAUTH2",
     ) -> None:
         self.messages, self.fault, self.seen, self.flagged = messages, fault, set[int](), set[int]()
         self.commands: list[str] = []
-        self._scheme, self._context, self._accepts = scheme, context, accepts
+        self._scheme, self._context, self._accepts, self._mechanism = scheme, context, accepts, mechanism
         peer = self
 
         class _Handler(socketserver.StreamRequestHandler):
@@ -87,11 +88,12 @@ class ImapPeer(Serving):
             client.wfile.write(b"+ \r\n")
         response = base64.b64decode(client.rfile.readline()).decode()
         self.commands.append(response.split("\1")[0])
+        assert response.startswith("user=" if self._mechanism == "XOAUTH2" else "n,a="), response
         token = response.split("\1")[1].removeprefix("auth=Bearer ")
         if self._accepts is not None and self._accepts(token):
             return b"* OK\r\n"
         client.wfile.write(b"+ " + base64.b64encode(b'{"status":"400"}') + b"\r\n")
-        assert client.rfile.readline() == b"\r\n"
+        assert client.rfile.readline() == (b"\r\n" if self._mechanism == "XOAUTH2" else b"AQ==\r\n")  # RFC 7628, 3.2.3
         return b""
 
     def answer(self, command: str) -> bytes | None:
@@ -99,7 +101,8 @@ class ImapPeer(Serving):
         word = command.upper()
         offers_tls = self._scheme == "imap+starttls" and self._context is not None
         if word.startswith("CAPABILITY"):
-            more = b" STARTTLS" if offers_tls else b" AUTH=XOAUTH2" if self._accepts is not None else b""
+            more = b" STARTTLS" if offers_tls else b""
+            more += f" AUTH={self._mechanism}".encode() if self._accepts is not None else b""
             more += b" LOGINDISABLED" if self.fault == "no passwords" else b""
             return b"* CAPABILITY IMAP4rev1" + more + b"\r\n"
         if word == "STARTTLS":

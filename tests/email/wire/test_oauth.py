@@ -548,12 +548,22 @@ def pages_of(app: Effects) -> Iterator[str]:
 
 
 def test_no_token_is_shown_anywhere(relay: Relay, caplog: pytest.LogCaptureFixture) -> None:
-    """In what commands print, on a page, in the log at DEBUG with its tracebacks, and in the rows: of a mail server
-    that repeats what it was told, of a token service that does, and of a renewal that fails by a defect.
+    """In what commands print, on a page, in the log at DEBUG with its tracebacks, in rows, and in the addresses that
+    the token service is asked at: of a mail server that repeats what it was told, of a token service that does, of a
+    renewal that fails by a defect, and of logins by the device flow.
     """
     for logger in ("", "asyncio", "httpcore", "httpx", "sqlalchemy.engine"):
         caplog.set_level(logging.DEBUG, logger)
-    app = relay.logged_in(relay.process())
+    app = relay.process()
+    tokens, pasted, typed = relay.tokens, "pasted-" + "p" * 40, []
+    tokens.faults = [answer(400, error=tokens.device_code, error_description=tokens.device_code)]
+    typed.append(command(app, "email", "login", "default"))
+    for end in (tokens.device_code, "access_denied", "authorization_declined", "expired_token", ""):
+        tokens.pending = ["authorization_pending", end] if end else []
+        typed.append(command(app, "email", "login", "default", "--json"))
+    tokens.faults = [answer(400, error="invalid_grant", error_description=pasted)]
+    typed.append(command(app, "email", "login", "default", "--refresh-token", stdin=pasted))
+    assert [printed.exit_code for printed in typed] == [2, 2, 2, 2, 2, 0, 2], typed
     relay.peer.accepts = lambda token: False
     relay.peer.refusal = "535 5.7.8 no: {token} {response}"
     send_email(to="ann@example.org", subject="hello", text="hello", key="m1", effects=app)
@@ -563,10 +573,12 @@ def test_no_token_is_shown_anywhere(relay: Relay, caplog: pytest.LogCaptureFixtu
         app.store.shift_clock(2 * LIFETIME)
         with at_point("email.token.answered", lambda fault=fault: 1 / (fault != "a defect")):  # type: ignore[misc]
             Worker(app).drain()
-        [*_, refresh] = (form["refresh_token"] for form in relay.tokens.forms())
-        relay.tokens.faults = [answer(401, error="invalid_client", error_description=refresh)]
+        [*_, refresh] = (form["refresh_token"] for form in tokens.forms() if "refresh_token" in form)
+        tokens.faults = [answer(401, error="invalid_client", error_description=refresh, error_uri=f"/{refresh}")]
     assert stored(app).failure == "oauth_invalid_client"
     shown = [f"{caplog.text} {[vars(record) for record in caplog.records]}", *pages_of(app)]
+    shown += [f"{printed.out} {printed.err}" for printed in typed]
+    shown += [f"{request.path} {request.headers}" for request in tokens.requests]
     for words in (*sorted({*READING} - ACTING), "metrics", "why m1", "jobs show 1", "email show m1"):
         for options in ([], ["--json"]) if words in COMMANDS else ([],):
             printed = command(app, *words.split(), *options)
@@ -575,10 +587,10 @@ def test_no_token_is_shown_anywhere(relay: Relay, caplog: pytest.LogCaptureFixtu
     with app.engine.connect() as connection:
         for name, table in app.store.tables.items():
             shown.append(f"{name} {connection.execute(sa.select(table)).all()}")
-    for words in ("smtp_535_5.7.8", "ZeroDivisionError", "oauth_invalid_client"):
+    for words in ("smtp_535_5.7.8", "ZeroDivisionError", "oauth_invalid_client", "oauth_access_denied", "ABCD-EFGH"):
         assert words in "".join(shown), words
-    secrets = [*relay.tokens.given, *relay.tokens.refresh_tokens]
-    secrets += [form["refresh_token"] for form in relay.tokens.forms()]
+    secrets = [*tokens.given, *tokens.refresh_tokens, tokens.device_code]
+    secrets += [form["refresh_token"] for form in tokens.forms() if "refresh_token" in form]
     halves = [secret[:40] for secret in secrets]
     halves += [base64.b64encode(secret.encode())[20:50].decode() for secret in secrets]
     assert [text for text in shown if any(half in text for half in halves)] == []
@@ -648,13 +660,14 @@ def test_every_url_of_the_page_can_be_opened(app_factory: AppFactory) -> None:
 # -- IMAP -------------------------------------------------------------------------------------------------------
 
 
-def test_bounces_are_read_by_the_same_token(relay: Relay, authority: trustme.CA) -> None:
+@pytest.mark.parametrize(("scheme", "mechanism"), [("imaps", "XOAUTH2"), ("imap+starttls", "OAUTHBEARER")])
+def test_bounces_are_read_by_the_same_token(scheme: str, mechanism: str, relay: Relay, authority: trustme.CA) -> None:
     app = relay.logged_in(relay.process())
     context = server_context(authority, "127.0.0.1")
     with ImapPeer(
-        [b"Subject: x\r\n\r\nhello"], scheme="imaps", context=context, accepts=relay.tokens.accepts
+        [b"Subject: x\r\n\r\nhello"], scheme=scheme, context=context, accepts=relay.tokens.accepts, mechanism=mechanism
     ) as server:
-        url = f"imaps+oauth://{quote(USER)}@127.0.0.1:{server.port}/INBOX"
+        url = f"{scheme}+oauth://{quote(USER)}@127.0.0.1:{server.port}/INBOX"
         with ImapMailbox(url, ca_file=str(relay.ca_file), login=lambda name: token_login_of(app, name)) as mailbox:
             assert [data for _, data in mailbox.unread()] == [b"Subject: x\r\n\r\nhello"]
         assert relay.renewals() == 1
@@ -664,8 +677,8 @@ def test_bounces_are_read_by_the_same_token(relay: Relay, authority: trustme.CA)
         assert relay.renewals() == 2
         with pytest.raises(ConfigurationError, match="is not set"):
             ImapMailbox(f"{url}?transport=other", login=lambda name: token_login_of(app, name))
-    with ImapPeer([], scheme="imaps", context=context) as server:
-        url = f"imaps+oauth://{quote(USER)}@127.0.0.1:{server.port}/INBOX"
+    with ImapPeer([], scheme=scheme, context=context) as server:
+        url = f"{scheme}+oauth://{quote(USER)}@127.0.0.1:{server.port}/INBOX"
         mailbox = ImapMailbox(url, ca_file=str(relay.ca_file), login=lambda name: token_login_of(app, name))
         with pytest.raises(MailboxUnavailable, match="takes no access tokens: it offers none"), mailbox:
             pass
