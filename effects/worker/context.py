@@ -122,6 +122,7 @@ class Outage:
 
         Only for calls that may be repeated: every write of effects is fenced, so they all may. One that loses its
         connection is called again once the database has answered the probe; the second time it is to blame (LOST).
+        Where the server went away with it, it is called once more: a server that crashes may crash twice in a row.
 
         Args:
             passing: errors that the caller handles; they are raised. An outage cannot be among them.
@@ -131,21 +132,22 @@ class Outage:
         Raises:
             WorkerCannotContinue: tables have been missing for too long, or the file is damaged.
         """
-        first_asked_at, wait, lost = self._now(), WAIT_SECONDS[0], False
+        first_asked_at, wait = self._now(), WAIT_SECONDS[0]
+        losses = _Losses(self._store)
         while True:
             asked_at = self._now()
             try:
                 with self.bounded(brisk):
-                    result = self._called(call, lost=lost)
+                    result = losses.call(call)
             except (StoreUnavailable, StoreRejected, DBAPIError) as error:
                 if fault_of(error) in passing:
                     raise
                 is_quick = self._now() - asked_at < QUICK_SECONDS
-                if not lost and is_quick and self._store is not None and is_lost(error) and not give_up():
-                    lost, self.began_count = True, self.began_count + 1  # it may be another server that answers next
+                if is_quick and losses.is_first(error) and not give_up():
+                    losses.suspected, self.began_count = True, self.began_count + 1  # another server may answer next
                     _log.warning("database.connection_lost", extra={"error": str(error), "at": error_places(error)})
                     continue
-                lost = lost and fault_of(error) is not Fault.LOST
+                losses.suspected = losses.suspected and fault_of(error) is not Fault.LOST
                 self._heard(error, self._now() - first_asked_at)
                 for tell in self._while_waiting:
                     tell()
@@ -158,18 +160,6 @@ class Outage:
                 return None
             self._runtime.sleep(wait * (0.5 + self._runtime.random() / 2))
             wait = min(wait * 2, WAIT_SECONDS[1])
-
-    def _called(self, call: Callable[[], T], *, lost: bool) -> T:
-        if not lost or self._store is None:
-            return call()
-        _probe(self._store)
-        try:
-            return call()
-        except StoreUnavailable as error:
-            if is_lost(error):
-                text = "a statement lost its connection again, while the database answers others"
-                raise StoreRejected(text, fault=Fault.LOST) from error
-            raise
 
     def _heard(self, error: Exception, seconds: float) -> None:
         """Say what it is, now and then; end where no retry can help."""
@@ -185,11 +175,52 @@ class Outage:
             self._rejections.error(str(error) if isinstance(error, StoreRejected) else type(error).__name__)
 
 
-def _probe(store: Store) -> None:
-    """Ask for nothing by each of the Store's engines, so that neither has a connection from before."""
+class _Losses:
+    """The connections that one statement loses: whether it is to blame, or the server.
+
+    Attributes:
+        suspected: it has lost one, and the database is probed before it is called again.
+    """
+
+    def __init__(self, store: Store | None) -> None:
+        self._store, self.suspected, self._excused = store, False, False
+
+    def is_first(self, error: Exception) -> bool:
+        """Whether it lost its connection, and is not suspected yet."""
+        return not self.suspected and self._store is not None and is_lost(error)
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Raises:
+        StoreRejected: it lost its connection again (LOST), and not because the server went away.
+        StoreUnavailable: the database is; among others where the server went away with the statement, once.
+        """
+        if not self.suspected or self._store is None:
+            return call()
+        server = _probe(self._store)
+        try:
+            return call()
+        except StoreUnavailable as error:
+            if not is_lost(error):
+                raise
+            if not self._excused:
+                self._excused = True  # a statement that crashes the server has no second excuse
+                if _probe(self._store) != server:
+                    raise
+            text = "a statement lost its connection again, while the database answers others"
+            raise StoreRejected(text, fault=Fault.LOST) from error
+
+
+def _probe(store: Store) -> str | None:
+    """Ask for nothing by each of the Store's engines, so that neither has a connection from before.
+
+    Since when the server is up; a crash of one backend changes nothing about that.
+    """
+    asked = "SELECT CAST(pg_catalog.pg_postmaster_start_time() AS text)" if store.is_postgresql else "SELECT NULL"
+    up_since = None
     for begin in (store.begin, store.begin_own):
         with begin() as connection:
-            connection.exec_driver_sql("SELECT 1")
+            up_since = connection.exec_driver_sql(asked).scalar()
+    return up_since
 
 
 def bounds(lease_seconds: float) -> tuple[Bounds, Bounds]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from effects import Effects, NewJob, Receipt, enqueue_many
-from effects.errors import StoreUnavailable
+from effects.errors import StoreRejected, StoreUnavailable
 from effects.operate.tables.audit import audit
+from effects.store.db.faults import Fault
 from effects.store.migrations import migrate
+from effects.worker import context
+from effects.worker.machine.runtime import Runtime
 from tests.support.file_jobs import FILE, FileJob, file_jobs_app, written
 from tests.support.manual_workers import rows
 from tests.support.own_server import OwnServer, own_server
@@ -78,6 +81,35 @@ def test_twenty_crashes_of_the_server_lose_nothing(
     assert audit(app.store, app.ledgers) == []
     for worker in workers:
         _assert_calm(worker)
+
+
+def _never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("second", ["it is down", "it is back"])
+def test_a_statement_that_meets_two_crashes_in_a_row_is_not_to_blame(
+    server: OwnServer, app: Effects, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a third one: it may be what crashes the server."""
+    monkeypatch.setattr(context, "QUICK_SECONDS", 60.0)
+    crash = {"it is down": server.go_down, "it is back": server.crash}[second]
+    crashes: list[Callable[[], object]] = [server.go_down, crash]
+    outage = context.Outage(Runtime(), app.store)
+    outage.while_waiting(server.come_back)
+
+    def ask() -> str:
+        with app.store.begin() as connection:
+            if crashes:
+                crashes.pop(0)()
+            return str(connection.exec_driver_sql("SELECT 'it is done'").scalar())
+
+    assert outage.retry_until_available(ask, give_up=_never, passing=[Fault.LOST]) == "it is done"
+
+    crashes[:] = [server.go_down, crash, server.go_down]
+    with pytest.raises(StoreRejected, match="lost its connection again"):
+        outage.retry_until_available(ask, give_up=_never, passing=[Fault.LOST])
+    server.come_back()
 
 
 def _enqueue_all(app: Effects, file_jobs: Path, acknowledged: list[Receipt]) -> None:

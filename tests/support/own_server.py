@@ -16,12 +16,27 @@ class OwnServer:
     def __init__(self, directory: Path) -> None:
         self._server = databases.wheel_server(directory)
         self.url = str(self._server.get_uri())
+        self._is_down = False
 
     def crash(self) -> None:
-        """An immediate shutdown: every backend is gone at once, unflushed. Then it recovers and answers again."""
-        command = [str(self._server.bin_path / "pg_ctl"), "-w", "-m", "immediate", "-D", str(self._server.pgdata)]
+        """It goes down, recovers and answers again."""
+        self._control("restart", "-m", "immediate")
+
+    def go_down(self) -> None:
+        """An immediate shutdown: every backend is gone at once, unflushed."""
+        self._control("stop", "-m", "immediate")
+        self._is_down = True
+
+    def come_back(self) -> None:
+        """If it is down, recover and answer again."""
+        if self._is_down:
+            self._control("restart")  # `start` would forget the options it was started with
+            self._is_down = False
+
+    def _control(self, *command: str) -> None:
+        pg_ctl = [str(self._server.bin_path / "pg_ctl"), "-w", "-D", str(self._server.pgdata)]
         subprocess.run(
-            [*command, "-l", str(self._server.log), "restart"],
+            [*pg_ctl, "-l", str(self._server.log), *command],
             user=self._server.system_user,  # PostgreSQL refuses to run as root
             check=True, stdout=subprocess.DEVNULL, timeout=60,
         )  # fmt: skip
