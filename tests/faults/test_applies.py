@@ -7,15 +7,17 @@ what it has set in its session is in no other.
 from __future__ import annotations
 
 import socket
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from effects import Attempt, Done, Effects, JobType, NewJob, enqueue_many
@@ -306,6 +308,47 @@ def test_each_apply_that_never_returns_is_left_behind_alone(
     assert [job["error_code"] for job in rows(app, "job_history")] == ["apply_failed", None] * 3
     assert "lease.lost" not in caplog.messages
     assert audit(app.store, app.ledgers) == []
+
+
+class DeafConnection(sqlite3.Connection):
+    """An interrupt comes too early for the statement that begins just then."""
+
+    def interrupt(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("begins", ["before the cut", "after the cut"])
+def test_a_query_that_an_interrupt_misses_ends_all_the_same(begins: str, tmp_path: Path) -> None:
+    arguments = {"factory": DeafConnection, "check_same_thread": False}
+    engine = create_engine(f"sqlite:///{tmp_path / 'deaf.db'}", connect_args=arguments)
+    begun, cuts, ended, over = (threading.Event() for _ in range(4))
+    with engine.connect() as connection:
+        driver = driver_of(connection)
+        driver.create_function("goes_on", 0, lambda: begun.set() or not over.is_set())
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        guard = applies._FileGuard(connection)
+        guard.begin()
+
+        def ask() -> None:
+            with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+                driver.execute(FOREVER.replace("FROM n)", "FROM n WHERE goes_on())")).fetchone()
+            ended.set()
+
+        def cut() -> None:
+            assert guard.cut()
+            cuts.set()
+
+        asking, cutting = threading.Thread(target=ask, daemon=True), threading.Thread(target=cut, daemon=True)
+        try:
+            for thread, is_done in ((asking, begun), (cutting, cuts))[:: 1 if begins == "before the cut" else -1]:
+                thread.start()
+                wait_until(is_done.is_set)
+            wait_until(ended.is_set)
+        finally:
+            over.set()
+        guard.stop()
+        assert not driver.in_transaction
+    engine.dispose()
 
 
 def _assert_clean(app: Effects) -> None:

@@ -45,6 +45,7 @@ _PRAGMAS = {
     "busy_timeout", "case_sensitive_like", "foreign_keys", "ignore_check_constraints", "locking_mode", "query_only",
     "read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "synchronous", "writable_schema",
 }  # fmt: skip
+_LOOK_STEPS = 100_000  # of SQLite's machine: some milliseconds
 _IN_TRANSACTION, _IN_ERROR, _LOST = 2, 3, 4  # libpq's PQtransactionStatus
 
 
@@ -225,6 +226,7 @@ class _FileGuard:
 
     def begin(self) -> None:
         self._driver.set_authorizer(self._authorize)
+        self._driver.set_progress_handler(lambda: self._cut, _LOOK_STEPS)
         self._driver.execute(_SAVEPOINT)
 
     def _authorize(self, action: int, first: str | None, second: str | None, *_: object) -> int:
@@ -254,9 +256,14 @@ class _FileGuard:
     def stop(self) -> None:
         with suppress(sqlite3.Error):  # it was closed
             self._driver.set_authorizer(None)
+            self._driver.set_progress_handler(None, 0)
 
     def cut(self) -> bool:
-        """Roll back, so that others may write, and keep what still runs from writing on its own."""
+        """Roll back, so that others may write, and keep what still runs from writing on its own.
+
+        An interrupt that comes between two statements is lost, and the next one may run for ever. Whoever speaks to the
+        connection would wait for it: the statement itself looks, now and then, whether it is to end.
+        """
         self._cut = True
         try:
             self._driver.interrupt()
