@@ -32,7 +32,8 @@ provider refuses our key, others that pass only show that this worker's configur
 that costs no try. When refusals become the transport's fault, what they had put on the suppression list is taken back.
 
 Counted in the database, for all workers (`tables.transports`), in its own transaction before the outcome is known:
-a crash between leaves one refusal counted, which costs nothing.
+a crash between leaves one refusal counted, which costs nothing. What this process's transport took before it counts at
+once (`registry.Takings`), what that of another took with its outcome.
 """
 
 from __future__ import annotations
@@ -161,12 +162,20 @@ def is_weighed(verdict: Verdict) -> bool:
     return is_of_message(verdict) and verdict.kind in (*HELD, *_REFUSED)
 
 
-def count(app: Effects, transport: str, verdict: Verdict, recipient: str, held_in: str | None) -> RefusalRun:
-    """Count a weighed verdict. If the database does not take it, take it at face value: the answer is known."""
+def count(
+    app: Effects, transport: str, verdict: Verdict, recipient: str, held_in: str | None, *, took: bool = False
+) -> RefusalRun:
+    """Count a weighed verdict. If the database does not take it, take it at face value: the answer is known.
+
+    Args:
+        took: the transport took a message since it last refused one: this is the first of a run.
+    """
     assert verdict.reply is not None
     name = uuid.uuid4().hex
     try:
         with app.store.begin() as connection:
+            if took:
+                table.clear_refusals(app.store, connection, [transport])
             if verdict.kind == "throttle":
                 return RefusalRun(table.current_run(app.store, connection, transport, run=name), 0)
             row = table.count_refusal(
@@ -260,6 +269,12 @@ def without_strangers(send_result: SendResult) -> SendResult:
         for address, verdict in verdicts.items()
     }  # fmt: skip
     return msgspec.structs.replace(send_result, recipients=own)
+
+
+def took_one(send_result: SendResult) -> bool:
+    """Whether the transport took the message, for any of its recipients."""
+    verdicts = send_result.recipients.values() or [send_result.verdict]
+    return any(verdict.kind == "accepted" for verdict in verdicts)
 
 
 def leading(send_result: SendResult) -> Verdict:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from effects import Attempt, Cancelled, Done, Effects, Outcome
 from effects.extend.text import clean_text
-from effects_email.classify import leading
+from effects_email.classify import leading, took_one
 from effects_email.dkim.signing import DkimSigner
 from effects_email.events import reported_results
 from effects_email.loading import Message
@@ -147,7 +147,7 @@ def record_of(
     return replace(
         record,
         outcome=word,
-        took=word == "accepted" or any(verdict.kind == "accepted" for verdict in send_result.recipients.values()),
+        took=word == "accepted" or took_one(send_result),
         reply_code=reply.code if reply is not None else None,
         reply=reply_text(reply) if reply is not None else None,
         provider_id=clean_text(provider_id) if provider_id is not None else None,

@@ -48,6 +48,7 @@ from effects_email.classify import (
     leading,
     outcome_of,
     outcome_word,
+    took_one,
     weigh,
     without_strangers,
 )
@@ -309,8 +310,12 @@ class EmailSend(JobType[SendPayload]):
         others = message.some_accepted or any(result.outcome == "accepted" for result in results)
         weight: Weight = "as_said"
         held_in = None
+        if took_one(send_result):
+            self.transports.takings.took(transport.name)
         if is_weighed(verdict) and not (others and verdict.kind in FINAL):
-            weight, held_in = await waits.call(partial(_weight_of, self._app, message, transport.name, send_result))
+            took = self.transports.takings.refused(transport.name)
+            weigh_it = partial(_weight_of, self._app, message, transport.name, send_result, took=took)
+            weight, held_in = await waits.call(weigh_it)
         failures = [] if self._redirect is not None else failures_of(outgoing, send_result)
         if weight == "rest" and verdict.kind in FINAL:  # it is not they who were refused
             results, failures = left_out_results(message), []
@@ -377,11 +382,17 @@ def _key_is_good(message: Message, transport: Transport) -> bool:
     return lifetime is not None and (message.released_seconds or 0.0) < lifetime / 2
 
 
-def _weight_of(app: Effects, message: Message, transport: str, send_result: SendResult) -> tuple[Weight, str | None]:
-    """Of a refusal, and the run of refusals that it belongs to, where it holds the message back."""
+def _weight_of(
+    app: Effects, message: Message, transport: str, send_result: SendResult, *, took: bool
+) -> tuple[Weight, str | None]:
+    """Of a refusal, and the run of refusals that it belongs to, where it holds the message back.
+
+    Args:
+        took: the transport took a message since it last refused one.
+    """
     verdict = leading(send_result)
     recipient = next(address for address, theirs in send_result.recipients.items() if theirs == verdict)
     held_in = message.held_in if message.last_transport == transport else None
-    run = count(app, transport, verdict, recipient, held_in)
+    run = count(app, transport, verdict, recipient, held_in, took=took)
     weight = weigh(verdict, run, held_in)
     return weight, run.name if verdict.kind in HELD or weight == "rest" else None

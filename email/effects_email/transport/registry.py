@@ -82,11 +82,34 @@ class Rests:
         self._trial.pop(name, None)
 
 
+class Takings:
+    """Transports that took a message since they last refused one, by the order of their answers.
+
+    The database learns of it with the message's outcome, and of a refusal before that: of hundreds that are on their
+    way at a time, a few refusals would seem to be in a row.
+    """
+
+    def __init__(self) -> None:
+        self._took: set[str] = set()
+
+    def took(self, name: str) -> None:
+        """It took a message."""
+        self._took.add(name)
+
+    def refused(self, name: str) -> bool:
+        """It refused one; whether it took one before that."""
+        try:
+            self._took.remove(name)
+        except KeyError:
+            return False
+        return True
+
+
 class Transports:
     """Opens each once. Which one rests (`Rests`) is this process's knowledge: another finds out for itself."""
 
     def __init__(self, urls: Mapping[str, str], keeper: TokenKeeper | None = None) -> None:
-        self.rests = Rests()
+        self.rests, self.takings = Rests(), Takings()
         self._keeper = keeper
         self._urls = dict(urls)
         self._open: dict[str, Transport] = {}

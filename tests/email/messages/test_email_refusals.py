@@ -10,6 +10,8 @@ from effects import Effects
 from effects.errors import StoreUnavailable
 from effects.operate.tables.audit import audit
 from effects.operate.tables.limit_status import list_limits
+from effects.worker.queues import worker_queues
+from effects.worker.recording import settler
 from effects_email import classify
 from effects_email.classify import (
     ADDRESS_MESSAGES,
@@ -29,7 +31,7 @@ from effects_email.transport.base import OutgoingMessage, Reply, Verdict
 from effects_email.transport.http_api.client import ProviderExchange
 from effects_email.transport.http_api.transport import Said, verdict_of
 from effects_email.transport.replies.verdicts import reply_of, verdict_of_fault, verdict_of_reply
-from tests.email.messages.conftest import drain
+from tests.email.messages.conftest import MakeShop, drain
 from tests.email.messages.post import Post
 from tests.email.messages.sending import GROUP, Send
 from tests.support.manual_workers import rows
@@ -277,6 +279,23 @@ def test_refusals_between_accepted_messages_are_counted_apart(shop: Effects, sen
     assert state(shop) == {"refused": 12, "done": 3}
     assert not is_paused(shop)
     assert len(list_suppressions(effects=shop)) == 12
+
+
+def test_refusals_between_messages_whose_outcomes_are_not_written_yet_are_counted_apart(
+    make_shop: MakeShop, send: Send, post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a provider, to which hundreds are on their way at a time."""
+    messages = 4 * ALIKE_MESSAGES
+    monkeypatch.setattr(settler, "FULL_BATCH", messages)
+    monkeypatch.setattr(worker_queues, "SATURATED_SECONDS", 2.0)
+    monkeypatch.setattr(worker_queues, "BUSY_SECONDS", 2.0)
+    shop = make_shop(queues="emails=1")
+    answers(post, **{f"u{number}": UNHEARD_OF for number in range(0, messages, 2)})
+    for number in range(messages):
+        send(to=f"u{number}@x.example")
+    drain(shop)
+    assert state(shop) == {"refused": messages // 2, "done": messages // 2}
+    assert not is_paused(shop)
 
 
 @pytest.mark.slow
