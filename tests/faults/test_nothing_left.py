@@ -25,11 +25,8 @@ from tests.support.sampling import is_full
 from tests.support.soaked import BATCH, KINDS, soak
 from tests.support.waiting import wait_until
 
-# 10,000 of each, which `make soak` does of all, but for what costs a millisecond and more of processor time: an e-mail,
-# a step of a report.
-ATTEMPTS = {"smtp": 4_000, "provider": 4_000, "maildir": 2_000, "reports": BATCH}
-# Blocks: none in one run, 436 in the next. What an attempt holds, if it were kept, is a hundred times that.
-VARIES = {"provider": 600}
+ATTEMPTS = 10_000
+ATTEMPTS_IN_CI = {"reports": 2_000}
 SOAK_SECONDS = float(os.environ.get("EFFECTS_TEST_SOAK_SECONDS", "1800"))  # of all kinds together
 PATIENCE_SECONDS = 600.0
 KIND_SECONDS = SOAK_SECONDS / len(KINDS) if is_full() else 0.0
@@ -45,8 +42,12 @@ def ports() -> Iterator[tuple[int, int]]:
 @pytest.mark.timeout(TIMEOUT_SECONDS + 30)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_of_thousands_of_attempts(kind: str, ports: tuple[int, int], tmp_path: Path) -> None:
-    """With every ending: done, refused, failed, unknown, cancelled, cut at its time limit, lost to another worker."""
-    attempts = 10_000 if is_full() else ATTEMPTS.get(kind, 10_000)
+    """With every ending: done, refused, failed, unknown, cancelled, cut at its time limit, lost to another worker.
+
+    10,000 attempts of each kind, in CI 2,000 steps of reports: one costs nine milliseconds of processor time, an
+    attempt of any other kind less than one.
+    """
+    attempts = ATTEMPTS if is_full() else ATTEMPTS_IN_CI.get(kind, ATTEMPTS)
     child = Child(soak, (kind, tmp_path, *ports, BATCH, attempts, KIND_SECONDS), {}, tmp_path / "soak.log")
     try:
         assert child.wait(TIMEOUT_SECONDS) == 0, child.output
@@ -54,8 +55,7 @@ def test_nothing_is_left_of_thousands_of_attempts(kind: str, ports: tuple[int, i
         child.close()
     report = json.loads(child.output.splitlines()[-1])
     assert report["attempts"] >= attempts
-    varies = VARIES.get(kind, 0)
-    assert {name: count for name, count in report["grown"].items() if name != "blocks" or count > varies} == {}, report
+    assert report["grown"] == {}, report
 
 
 class Held:

@@ -57,6 +57,11 @@ def holdings() -> Holdings:
         objects,
         sys.getallocatedblocks(),
         threading.active_count(),
-        sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        descriptors(),
         sum(1 for _ in Path(tempfile.gettempdir()).iterdir()),
     )
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
