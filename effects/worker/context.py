@@ -215,11 +215,11 @@ def _probe(store: Store) -> str | None:
 
     Since when the server is up; a crash of one backend changes nothing about that.
     """
-    asked = "SELECT CAST(pg_catalog.pg_postmaster_start_time() AS text)" if store.is_postgresql else "SELECT NULL"
+    statement = "SELECT CAST(pg_catalog.pg_postmaster_start_time() AS text)" if store.is_postgresql else "SELECT NULL"
     up_since = None
     for begin in (store.begin, store.begin_own):
         with begin() as connection:
-            up_since = connection.exec_driver_sql(asked).scalar()
+            up_since = connection.exec_driver_sql(statement).scalar()
     return up_since
 
 

@@ -261,7 +261,7 @@ class _FileGuard:
     def cut(self) -> bool:
         """Roll back, so that others may write, and keep what still runs from writing on its own.
 
-        An interrupt that comes between two statements is lost, and the next one may run for ever. Whoever speaks to the
+        An interrupt that comes between two statements is lost, and the next one may have no end. Whoever speaks to the
         connection would wait for it: the statement itself looks, now and then, whether it is to end.
         """
         self._cut = True
