@@ -8,14 +8,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from effects.app.command_line import command_line
 from effects.app.hooks import Hook, HookName, Hooks
-from effects.app.job_function import JobFunction
+from effects.app.job_function import JobDecorator, JobFunction
 from effects.app.packages import package_settings, split_options
 from effects.errors import ConfigurationError, StoreRejected
 from effects.keys.encryption import KeyRing
@@ -28,7 +28,6 @@ from effects.model.function_type import FunctionJobType, JobPolicies, Release, l
 from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
 from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
-from effects.model.outcome import HandlerAnswer
 from effects.model.registry import Registry, installed_job_types
 from effects.model.schedules import Schedule
 from effects.model.settlement import Telemetry
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # greenlet may not be installed
 
 State = TypeVar("State")
-P = TypeVar("P")
-Rest = ParamSpec("Rest")
-Answer = TypeVar("Answer", bound=HandlerAnswer)
 _MIGRATE = AuditAction("database", "migrate")
 
 
@@ -168,15 +164,15 @@ class Effects:
         """
         return open_storage(self.settings.storage_url)
 
-    def job(
-        self, name: str, *, release: Release = "before", **policies: Unpack[JobPolicies]
-    ) -> Callable[[Callable[Concatenate[P, Rest], Answer]], JobFunction[P, Rest, Answer]]:
-        """Register a function as a job type.
+    def job(self, name: str, *, release: Release = "before", **policies: Unpack[JobPolicies]) -> JobDecorator:
+        """Register a function as a job type. Its parameters are the job's arguments, each with its type.
 
             @app.job("pager.page", on_unknown="hold")
-            def page_on_call(page: Page, attempt: Attempt) -> None: ...
+            def page_on_call(attempt: Attempt, team: str, floor: int = 1) -> None: ...
 
-            page_on_call.enqueue(Page(team="db"), key="incident:7", session=session)
+            page_on_call.using(key="incident:7", session=session).enqueue(team="db")
+
+        A first parameter that is annotated `Attempt` gets the attempt, and is no argument.
 
         Args:
             name: dotted lower-case name, stored in every row.
@@ -186,21 +182,19 @@ class Effects:
             **policies: of the job type, such as `retry=` and `queue=`; see `JobType`.
 
         Raises:
-            ConfigurationError: the function cannot be a job (a generator, a method, no annotation of its payload), a
+            ConfigurationError: the function cannot be a job (a generator, a method, a parameter without a type), a
                 policy is wrong, or the name is taken; says where.
         """
         if not isinstance(name, str):
             raise ConfigurationError("@app.job needs a name: write @app.job('pager.page')")
         names = local_names(1)
 
-        def register(function: Callable[Concatenate[P, Rest], Answer]) -> JobFunction[P, Rest, Answer]:
-            job_type: FunctionJobType[P] = FunctionJobType(
-                name, function, release=release, policies=policies, names=names
-            )
+        def register(function: Callable[..., Any]) -> JobFunction[..., ..., Any]:
+            job_type = FunctionJobType(name, function, release=release, policies=policies, names=names)
             self.add(job_type)
             return JobFunction(self, job_type, function)
 
-        return register
+        return cast("JobDecorator", register)
 
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types, and the schedules that come with them.

@@ -1,17 +1,21 @@
-"""Job types that are made of a function: its payload class, its policies, and what cannot be one."""
+"""Job types that are made of a function: its arguments, its policies, and what cannot be one."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Literal, TypedDict, TypeVar, cast, get_origin, get_type_hints
+from functools import cached_property
+from typing import Any, Literal, TypedDict, cast
 
-from effects.errors import ConfigurationError
+import msgspec
+
+from effects.errors import ConfigurationError, PayloadInvalid
 from effects.kit.frames import relative
 from effects.kit.text.scrub import class_name
 from effects.kit.text.unsafe import nearest
 from effects.kit.text.wording import described
+from effects.model.call_arguments import ArgumentsCodec, NotAnArgument, arguments_class, takes_attempt
 from effects.model.job import Attempt
 from effects.model.job_type import JobType
 from effects.model.ledger import Ledger
@@ -19,7 +23,6 @@ from effects.model.outcome import HandlerAnswer, Outcome
 from effects.model.schedules import Schedule
 from effects.retry import OnUnknown, RetryPolicy
 
-P = TypeVar("P")
 Release = Literal["before", "manual"]
 _RELEASES = ("before", "manual")
 
@@ -53,17 +56,17 @@ _ELSEWHERE = {
     **dict.fromkeys(("max_attempts", "max_retries", "retries", "attempts"), "retry=RetryPolicy(max_attempts=…)"),
     **dict.fromkeys(("backoff", "retry_backoff"), "retry=Exponential(…), or another policy of effects.retry"),
     **dict.fromkeys(("timeout", "time_limit", "timeout_seconds"), "time_limit_seconds="),
-    **dict.fromkeys(("key", "delay", "run_at", "group_key", "limit_key"), "it to each job: .enqueue(…)"),
+    **dict.fromkeys(("key", "delay", "run_at", "group_key", "limit_key"), "it to each job: .using(…).enqueue(…)"),
     **dict.fromkeys(("rate", "rate_limit", "concurrency"), "each job a limit_key, and limits by `effects limits set`"),
 }
 
 
-class FunctionJobType(JobType[P], Generic[P]):
-    """The job type of one function.
+class FunctionJobType(JobType[Any]):
+    """The job type of one function. Its payload has the function's arguments.
 
     Args:
         name: as of any job type.
-        function: takes the payload, and the Attempt if it has a second parameter.
+        function: its first parameter is the attempt, if it is annotated `Attempt`; all others are arguments.
         release: `before` (each attempt is released before the function is called), or `manual`: the function calls
             `attempt.release()` itself, or awaits `attempt.release_async()`.
         policies: see `JobPolicies`.
@@ -85,31 +88,55 @@ class FunctionJobType(JobType[P], Generic[P]):
         self.name = name
         self.function = function
         self._check(release, policies)
-        parameters = _parameters(function)
-        self._takes_attempt = len(parameters) > 1
+        self._read(names)
         self._releases = release == "before"
         if release == "manual" and not self._takes_attempt:
             how = "await attempt.release_async()" if inspect.iscoroutinefunction(function) else "call attempt.release()"
-            raise self.refusal(f"release='manual' needs a second parameter, attempt, to {how}")
-        self.payload = self._payload(parameters[0], names)
+            raise self.refusal(f"release='manual' needs a first parameter, attempt: Attempt, to {how}")
         for policy, value in policies.items():
             setattr(self, policy, value)
         if inspect.iscoroutinefunction(function):
             self.perform = self._perform_async  # type: ignore[method-assign]
 
-    def perform(self, payload: P, attempt: Attempt) -> HandlerAnswer:
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """In the order of the function's parameters."""
+        names: tuple[str, ...] = self.payload.__struct_fields__
+        return names
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Name the arguments of a call.
+
+        Raises:
+            PayloadInvalid: the function could not be called with them.
+        """
+        signature = inspect.signature(self.function)
+        if self._takes_attempt:
+            signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        try:
+            return signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            takes = ", ".join(signature.parameters) or "none"
+            raise PayloadInvalid(f"{self.name}, {describe(self.function)}: {error}; it takes {takes}") from None
+
+    def perform(self, payload: Any, attempt: Attempt) -> HandlerAnswer:
         """Call the function."""
         if self._releases:
             attempt.release()
         return self._call(payload, attempt)
 
-    async def _perform_async(self, payload: P, attempt: Attempt) -> Outcome | None:
+    async def _perform_async(self, payload: Any, attempt: Attempt) -> Outcome | None:
         if self._releases:
             await attempt.release_async()
         return await cast("Awaitable[Outcome | None]", self._call(payload, attempt))
 
-    def _call(self, payload: P, attempt: Attempt) -> HandlerAnswer:
-        return self.function(payload, attempt) if self._takes_attempt else self.function(payload)
+    def _call(self, payload: Any, attempt: Attempt) -> HandlerAnswer:
+        arguments = msgspec.structs.asdict(payload)
+        return self.function(attempt, **arguments) if self._takes_attempt else self.function(**arguments)
+
+    @cached_property
+    def _codec(self) -> ArgumentsCodec:
+        return ArgumentsCodec(self.name, self.payload, describe(self.function))
 
     @property
     def declared_at(self) -> str:
@@ -131,22 +158,17 @@ class FunctionJobType(JobType[P], Generic[P]):
                 hint = f"; give {_ELSEWHERE[policy]}" if policy in _ELSEWHERE else nearest(policy, valid)
                 raise self.refusal(f"there is no policy {policy!r}{hint} (known: {', '.join(valid)})")
 
-    def _payload(self, parameter: inspect.Parameter, names: Mapping[str, Any]) -> type[P]:
-        if parameter.annotation is parameter.empty:
-            raise self.refusal(
-                f"its first parameter, {parameter.name}, has no annotation: write the class of the payload, a "
-                "dataclass, a msgspec Struct, or dict"
-            )
-        function = inspect.unwrap(self.function)
+    def _read(self, names: Mapping[str, Any]) -> None:
         try:
-            hints = get_type_hints(function, localns=dict(names), include_extras=True)
+            self._takes_attempt = takes_attempt(self.function, names)
+            self.payload = arguments_class(self.function, names)
+        except NotAnArgument as error:
+            raise self.refusal(str(error)) from None
         except (NameError, TypeError, SyntaxError) as error:
             raise self.refusal(
                 f"its annotations cannot be read: {error}. Define the classes above the function, and outside of "
                 "`if TYPE_CHECKING`"
             ) from None
-        payload: type[P] = hints[parameter.name]
-        return dict if payload is Mapping or get_origin(payload) is Mapping else payload  # type: ignore[return-value]
 
 
 def local_names(depth: int) -> Mapping[str, Any]:
@@ -167,7 +189,7 @@ def place_of(function: object) -> str:
 
 
 def _no_handler(function: object) -> str | None:
-    """Say why this is no function that a worker can call with a payload; None if it is one."""
+    """Say why this is no function that a worker can call; None if it is one."""
     if inspect.isclass(function):
         return "it is a class; decorate a function, or register an instance of a subclass of JobType"
     if inspect.ismethod(function) or isinstance(function, staticmethod | classmethod):
@@ -175,30 +197,10 @@ def _no_handler(function: object) -> str | None:
     if not inspect.isfunction(function):
         return f"it is {described(function)}; give a function"
     if function.__name__ == "<lambda>":
-        return "it is a lambda; write a function, whose annotation names the payload's class"
+        return "it is a lambda; write a function, whose annotations name the types of its arguments"
     owner = function.__qualname__.rpartition(".")[0]
     if owner and not owner.endswith("<locals>"):
         return f"it is a method of {owner}; a job is a function of a module"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "it is a generator (it has a `yield`); it must return its answer"
-    return None if _fits(function) else "it must take the payload, or the payload and the attempt, and nothing else"
-
-
-def _fits(function: Callable[..., Any]) -> bool:
-    parameters = _parameters(function)
-    try:
-        inspect.signature(function).bind(*parameters)
-    except TypeError:
-        return False
-    return 1 <= len(parameters) <= 2
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that a worker gives: those without a default, and one called attempt."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind in positional]
-    return [
-        parameter
-        for number, parameter in enumerate(parameters)
-        if number == 0 or parameter.default is parameter.empty or (number == 1 and parameter.name == "attempt")
-    ]
+    return None

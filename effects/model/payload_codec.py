@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from types import NoneType
@@ -38,16 +38,29 @@ def encode_dict(payload: Any) -> str:
     return _JSON.encode(payload)
 
 
+def json_of(payload: Any) -> str:
+    """Encode one of any class.
+
+    Raises:
+        As `encode_dict`.
+    """
+    text = msgspec.json.encode(payload, enc_hook=to_plain).decode()
+    if "null" in text:  # as msgspec writes NaN and infinities, which `json` refuses
+        encode_dict(to_plain(payload))
+    return text
+
+
 class PayloadCodec(Generic[P]):
     """Of one job type.
 
     Args:
         job_type: its name, for errors.
         payload_class: dataclass, msgspec Struct, or `dict`.
+        make: makes what msgspec cannot, of its class and what JSON has; else raises NotImplementedError.
     """
 
-    def __init__(self, job_type: str, payload_class: type[P]) -> None:
-        self._job_type, self._class = job_type, payload_class
+    def __init__(self, job_type: str, payload_class: type[P], make: Callable[[type, Any], Any] | None = None) -> None:
+        self._job_type, self._class, self._make = job_type, payload_class, make
 
     def checked(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
         """Check a payload; gives it as the payload class, and its JSON text.
@@ -88,15 +101,12 @@ class PayloadCodec(Generic[P]):
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[P]:
         """Made once: to understand the class takes as long as to decode a small payload."""
-        return msgspec.json.Decoder(self._class)
+        return msgspec.json.Decoder(self._class, dec_hook=self._make)
 
     def _encode(self, payload: P | Mapping[str, Any]) -> tuple[P, str]:
         if self._class is not dict:
-            typed = msgspec.convert(_plain(payload), self._class)
-            text = msgspec.json.encode(typed, enc_hook=to_plain).decode()
-            if "null" in text:  # as msgspec writes NaN and infinities, which `json` refuses
-                encode_dict(to_plain(typed))
-            return typed, text
+            typed = self._convert(_plain(payload))
+            return typed, json_of(typed)
         try:
             text = encode_dict(payload)
         except TypeError:  # it holds what is no JSON, such as a Decimal, or is a model
@@ -105,6 +115,9 @@ class PayloadCodec(Generic[P]):
         if not isinstance(payload, Mapping):
             raise NoJsonForm(f"{described(payload)} is no JSON object: give a dict, a dataclass, a Struct or a model")
         return cast("P", payload), text
+
+    def _convert(self, plain: object) -> P:
+        return msgspec.convert(plain, self._class, dec_hook=self._make)
 
     def _why_unfit(self, error: Exception, payload: P | Mapping[str, Any]) -> str:
         if isinstance(error, msgspec.ValidationError):

@@ -17,7 +17,7 @@ from tests.support.manual_workers import rows
 APP = """from effects import Effects
 app = Effects()
 @app.job("pager.page")
-def ring(page: dict[str, str]) -> None: ...
+def ring(team: str) -> None: ...
 """
 CASES = {
     "key": ("import os\nos.environ['NOT_THERE']\n", ":2: KeyError: 'NOT_THERE' is not in the environment"),
@@ -33,7 +33,7 @@ CASES = {
     "setting": ("from effects import Effects\n\nEffects(theads=5)\n", ":3: Effects has no option 'theads'"),
     "exit": ("import sys\nsys.exit('no')\n", ":2: SystemExit (its text may hold values"),
     "async": (
-        f"{APP}@app.job('pager.ask')\nasync def ask(page: dict) -> None:\n    yield\n",
+        f"{APP}@app.job('pager.ask')\nasync def ask(team: str) -> None:\n    yield\n",
         ":5): it is a generator (it has a `yield`)",
     ),
 }
@@ -97,8 +97,8 @@ def test_no_text_that_may_hold_a_secret_is_printed(run: Run, write: Callable[[st
 @pytest.mark.parametrize(
     "call",
     [
-        "ring.enqueue({'team': 'db'})",
-        "ring.enqueue_many([{'team': 'db'}])",
+        "ring.enqueue(team='db')",
+        "enqueue_many([ring.job(team='db')], effects=app)",
         "enqueue('pager.page', {'team': 'db'}, effects=app)",
         "deliver_webhook(WebhookEvent('order.paid', {}), effects=app)",
     ],
@@ -107,7 +107,7 @@ def test_an_app_that_enqueues_while_it_is_imported_is_refused(
     app: Effects, run: Run, write: Callable[[str], str], call: str
 ) -> None:
     """Each command would do it again. Nothing is written."""
-    head = "from effects import enqueue\nfrom effects_webhooks import WebhookEvent, deliver_webhook\n"
+    head = "from effects import enqueue, enqueue_many\nfrom effects_webhooks import WebhookEvent, deliver_webhook\n"
     name = write(f"{head}{APP}{call}\n")
     answer = run("--app", f"{name}:app", "jobs", "list")
     assert answer.exit_code == 2

@@ -73,7 +73,7 @@ app = Effects({database!r})
 
 
 @app.job("page.duty")
-def page(payload: dict):
+def page():
     os.kill(os.getpid(), signal.SIGTERM)
 """
 

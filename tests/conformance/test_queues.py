@@ -121,20 +121,20 @@ def test_a_drain_looks_for_new_jobs_while_a_long_one_runs(app_factory: AppFactor
     followed = threading.Event()
 
     @app.job("shop.long")
-    def long(page: dict[str, str]) -> None:
+    def long() -> None:
         assert followed.wait(30)
 
     @app.job("shop.short")
-    def short(page: dict[str, str]) -> Done:
+    def short() -> Done:
         insert = "INSERT INTO effects_jobs (job_type, queue, payload) VALUES ('shop.next', 'emails', '{}')"
         return Done(apply=lambda connection: connection.exec_driver_sql(insert))
 
     @app.job("shop.next", queue="emails")
-    def next_one(page: dict[str, str]) -> None:
+    def next_one() -> None:
         followed.set()
 
     for job in (long, short):
-        job.enqueue({})
+        job.enqueue()
     assert Worker(app).drain(60).counts == {"succeeded": 3}
 
 

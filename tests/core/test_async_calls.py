@@ -298,18 +298,19 @@ def test_a_cancelled_call_without_a_session_comes_to_its_end_first(run: Run, tim
 def test_a_decorated_function_is_enqueued(run: Run) -> None:
     async def visit(shop: Shop) -> None:
         @shop.app.job("shop.wrap")
-        def wrap(parcel: Parcel) -> None: ...
+        def wrap(parcel: Parcel, *, paper: str = "brown") -> None: ...
 
         async with shop.sessions() as session:
-            receipt = await wrap.enqueue_async(Parcel(1), key="wrap:1", session=session)
-            await wrap.enqueue_many_async([Parcel(2), Parcel(3)], session=session, priority=1)
+            receipt = await wrap.using(key="wrap:1", session=session).enqueue_async(Parcel(1))
+            jobs = [wrap.using(priority=1).job(Parcel(number)) for number in (2, 3)]
+            await enqueue_many_async(jobs, session=session, effects=shop.app)
             with pytest.raises(EnqueueError, match=r"await enqueue_async\(…, session=session\)"):
-                wrap.enqueue(Parcel(1), session=session)  # type: ignore[arg-type]
+                wrap.using(session=session).enqueue(Parcel(1))  # type: ignore[misc]
             await session.rollback()
             assert shop.written() == NOTHING
-            assert (await wrap.enqueue_async(Parcel(1), key="wrap:1", session=session)).key == receipt.key
+            assert (await wrap.using(key="wrap:1", session=session).enqueue_async(Parcel(1))).key == receipt.key
             await session.commit()
-        await wrap.enqueue_async(Parcel(2))
+        await wrap.enqueue_async(Parcel(2), paper="red")
         assert shop.written()["jobs"] == 2
 
     run(visit)

@@ -25,9 +25,9 @@ def _function(app: Effects, queue: str, **options: Any) -> object:
         app.job_types.remove("pager.page")
 
     @app.job("pager.page")
-    def page(payload: dict[str, str]) -> None: ...
+    def page() -> None: ...
 
-    return page.enqueue({}, queue=queue, **options)
+    return page.using(queue=queue, **options).enqueue()
 
 
 CALLS: dict[str, Call] = {

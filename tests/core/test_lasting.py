@@ -79,7 +79,7 @@ def test_a_drain_restores_them(tmp_path: Path) -> None:
         app, seen = Effects(sys.argv[1], log_level="ERROR"), []
 
         @app.job("looks")
-        def look(payload: dict) -> None:
+        def look() -> None:
             seen.append(gc.get_threshold()[0])
 
         app.create_tables()

@@ -21,6 +21,7 @@ from effects import (
     UnknownJobType,
     default,
     enqueue,
+    enqueue_many,
     set_default,
 )
 from effects.kit.crashpoints import POINTS, declare, point
@@ -189,20 +190,20 @@ def test_async_handlers_are_drained_and_their_errors_noted() -> None:
     performed: list[int] = []
 
     @app.job("invoice.ask", queue="asking", on_unknown="hold")
-    async def ask(invoice: Invoice, attempt: Attempt) -> Done:
+    async def ask(number: int) -> Done:
         await asyncio.sleep(0)
-        if invoice.number < 0:
+        if number < 0:
             raise ZeroDivisionError
-        return Done(apply=lambda connection: performed.append(invoice.number))
+        return Done(apply=lambda connection: performed.append(number))
 
     with Toolkit(app) as toolkit:
-        ask.enqueue_many([Invoice(1), Invoice(2)])
+        enqueue_many([ask.job(number=1), ask.job(number=2)])
         assert toolkit.drain().counts == {"succeeded": 2}
         assert sorted(performed) == [1, 2]
-        ask.enqueue(Invoice(-1))
+        ask.enqueue(number=-1)
         with pytest.raises(ZeroDivisionError):
             toolkit.drain()
         captured = toolkit.capture("invoice.ask")
-        ask.enqueue(Invoice(3))
+        ask.enqueue(number=3)
         toolkit.drain()
-        assert captured.payloads == [Invoice(3)]
+        assert [payload.number for payload in captured.payloads] == [3]

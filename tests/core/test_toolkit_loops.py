@@ -47,8 +47,8 @@ class Shop:
         self.packed = 0
 
         @self.app.job("shop.pack", on_unknown="hold")
-        async def pack(order: dict[str, int]) -> None:
-            await asyncio.gather(self._read(order["id"]), self._read(order["id"]))
+        async def pack(order: int) -> None:
+            await asyncio.gather(self._read(order), self._read(order))
             self.packed += 1
 
         self.pack = pack
@@ -60,7 +60,7 @@ class Shop:
     async def place(self) -> None:
         async with self.sessions.begin() as session:
             number = (await session.execute(insert(orders).returning(orders.c.id))).scalar_one()
-            await self.pack.enqueue_async({"id": number}, session=session)
+            await self.pack.using(session=session).enqueue_async(order=number)
 
     async def count(self) -> int:
         async with self.sessions() as session:
@@ -294,11 +294,13 @@ class _Ok(BaseHTTPRequestHandler):
 
 def _using(shop: Shop, bound: Bound, *names: str) -> None:
     for name in names:
-        use = getattr(bound, name)
+        _handle(shop, name, getattr(bound, name))
 
-        @shop.app.job(f"bound.{name}", on_unknown="hold")
-        async def handle(order: dict[str, int], use: Callable[[], Awaitable[None]] = use) -> None:
-            await use()
+
+def _handle(shop: Shop, name: str, use: Callable[[], Awaitable[None]]) -> None:
+    @shop.app.job(f"bound.{name}", on_unknown="hold")
+    async def handle() -> None:
+        await use()
 
 
 LASTING = ("get", "lock", "wait", "remember")
@@ -354,15 +356,15 @@ def test_a_toolkit_within_another_ends_its_own_tasks_alone(tmp_path: Path) -> No
     left = set()
 
     @app.job("left", on_unknown="hold")
-    async def leave(payload: dict[str, str]) -> None:
-        left.add(asyncio.create_task(stay(payload["name"])))
+    async def leave(name: str) -> None:
+        left.add(asyncio.create_task(stay(name)))
         await asyncio.sleep(0)
 
     with Toolkit(app) as outer:
-        leave.enqueue({"name": "outer"})
+        leave.enqueue(name="outer")
         outer.drain()
         with Toolkit(app) as inner:
-            leave.enqueue({"name": "inner"})
+            leave.enqueue(name="inner")
             inner.drain()
         assert ended == ["inner"]
     assert ended == ["inner", "outer"]
@@ -373,16 +375,16 @@ def test_a_handler_that_blocks_the_loop_for_good_leaves_the_next_test_another_on
     gate = threading.Event()
 
     @app.job("blocking", on_unknown="hold", time_limit_seconds=0.1)
-    async def block(payload: dict[str, bool]) -> None:
-        if payload["block"]:
+    async def block(*, for_good: bool) -> None:
+        if for_good:
             gate.wait()
 
     try:
         with Toolkit(app) as toolkit:
-            block.enqueue({"block": True})
+            block.enqueue(for_good=True)
             toolkit.drain(raises=False)
         with Toolkit(app) as toolkit:
-            block.enqueue({"block": False})
+            block.enqueue(for_good=False)
             assert toolkit.drain().counts == {"succeeded": 1}
     finally:
         gate.set()
@@ -402,9 +404,9 @@ lock = asyncio.Lock()
 
 
 @app.job("ask", on_unknown="hold")
-async def ask(payload: dict) -> None:
+async def ask(url: str) -> None:
     async with lock:
-        assert (await client.get(payload["url"])).text == "ok"
+        assert (await client.get(url)).text == "ok"
 
 
 @pytest.fixture
@@ -415,8 +417,8 @@ def effects_app():
 @pytest.mark.parametrize("test", [1, 2])
 def test_two_at_a_time(effects_toolkit, test):
     for _ in range(2):
-        ask.enqueue({"url": URL})
-        ask.enqueue({"url": URL})
+        ask.enqueue(url=URL)
+        ask.enqueue(url=URL)
         assert effects_toolkit.drain().counts == {"succeeded": 2}
 """
 

@@ -78,16 +78,16 @@ def test_long_calls_take_no_thread_of_brief_ones(app: Effects) -> None:
     waiting: list[int] = []
 
     @app.job("call", queue="async", on_unknown="hold")
-    async def call(payload: dict[str, bool], attempt: Attempt) -> None:
-        if payload["long"]:
+    async def call(attempt: Attempt, *, long: bool) -> None:
+        if long:
             await long_call(lambda: waiting.append(attempt.job.id) or gate.wait())
         else:
             await asyncio.to_thread(len, ())
 
-    enqueue_many([NewJob(job_type="call", payload={"long": True})] * (HELPERS_MAX + 1), effects=app)
+    enqueue_many([call.job(long=True)] * (HELPERS_MAX + 1), effects=app)
     with running(Worker(app)):
         wait_until(lambda: len(waiting) == HELPERS_MAX + 1)
-        brief = call.enqueue({"long": False}).job_id
+        brief = call.enqueue(long=False).job_id
         wait_until(lambda: rows(app, "job_history", "id = :id", id=brief))
         assert len(rows(app, "jobs")) == HELPERS_MAX + 1
         gate.set()
@@ -122,11 +122,11 @@ def test_a_decorated_function_is_released_before_it_is_called(app_factory: AppFa
     seen: list[Any] = []
 
     @app.job("pager.page", on_unknown="hold", queue="pages")
-    async def page(page: dict[str, int], attempt: Attempt) -> None:
+    async def page(attempt: Attempt, team: int) -> None:
         seen.append(await asyncio.to_thread(lambda: row(app, "jobs")["released_at"]))
         assert attempt.job.key == "incident:7"
 
-    page.enqueue({"team": 1}, key="incident:7")
+    page.using(key="incident:7").enqueue(team=1)
     assert Worker(app).drain(30).counts == {"succeeded": 1}
     assert seen[0] is not None
 
@@ -435,10 +435,10 @@ from effects.worker import Worker
 app = Effects(sys.argv[1])
 
 @app.job("hang", queue="async", time_limit_seconds=0.2, on_unknown="hold")
-async def hang(payload: dict) -> None:
+async def hang() -> None:
     await asyncio.to_thread(threading.Event().wait)
 
-hang.enqueue({})
+hang.enqueue()
 Worker(app).drain(60)
 print("drained")
 """

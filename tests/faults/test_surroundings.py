@@ -36,7 +36,7 @@ def app(app_factory: AppFactory) -> Effects:
     app = app_factory(job_types=[])
 
     @app.job("surroundings.wait")
-    def wait(payload: dict[str, str]) -> None: ...
+    def wait(folder: str) -> None: ...
 
     return app
 

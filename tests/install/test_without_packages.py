@@ -22,8 +22,8 @@ app = Effects()
 
 
 @app.job("pager.ring")
-def ring(page: dict[str, str]) -> None:
-    print("ringing", page["team"])
+def ring(team: str) -> None:
+    print("ringing", team)
 """
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def check_commands(environment: Environment, folder: Path) -> None:
     """A job from its call to its end."""
     effects = environment.bin / "effects"
     run(effects, "init", cwd=folder)
-    run(environment.bin / "python", "-c", "import pager; pager.ring.enqueue({'team': 'db'})", cwd=folder)
+    run(environment.bin / "python", "-c", "import pager; pager.ring.enqueue(team='db')", cwd=folder)
     assert "ringing db" in run(effects, "--app", "pager:app", "work", "--drain", cwd=folder)
     assert "pager.ring" in run(effects, "status", cwd=folder)
     assert "schema is up to date" in run(effects, "doctor", cwd=folder, code=1)

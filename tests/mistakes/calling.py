@@ -133,21 +133,29 @@ async def asynchronous() -> Done:
     return Done()
 
 
-def pack(order: dict) -> None:  # type: ignore[type-arg]
+def pack(order: dict, copies: int = 1) -> None:  # type: ignore[type-arg]
     """Of a shop."""
 
 
-def packed(name: str, cure: str, payload: Any, **options: Any) -> Mistake:
-    return Mistake(name, lambda shop: shop.app().job("shop.pack")(pack).enqueue(payload, **options), cure)
+def packed(name: str, cure: str, /, *args: Any, **kwargs: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.app().job("shop.pack")(pack).enqueue(*args, **kwargs), cure)
+
+
+def with_options(name: str, cure: str, /, **options: Any) -> Mistake:
+    return Mistake(name, lambda shop: shop.app().job("shop.pack")(pack).using(**options).enqueue({}), cure)
 
 
 MISTAKES = [
-    packed("gives an object deep in a payload", "at `$.lines[1].price`", {"lines": [{}, {"price": object()}]}),
-    packed("gives an infinite number deep in a payload", "at `$.lines[0]`", {"lines": [float("inf")]}),
-    packed("gives half of a character in a payload", "at `$.name`", {"name": "party \ud83d"}),
-    packed("gives a list as the payload", "give a dict", [1]),
+    packed("gives an object deep in an argument", "at `$.order.lines[1].price`", {"lines": [{}, {"price": object()}]}),
+    packed("gives an infinite number deep in an argument", "at `$.order.lines[0]`", {"lines": [float("inf")]}),
+    packed("gives half of a character in an argument", "at `$.order.name`", {"name": "party \ud83d"}),
+    packed("gives an argument of another type", "got `array` - at `$.order`", [1]),
+    packed("leaves an argument out", "missing a required argument: 'order'"),
+    packed("misspells an argument", "it takes order, copies", {}, copys=2),
+    packed("gives an option as an argument", "write .using(key=…, delay=…).enqueue(…)", {}, key="pack:3", delay=60),
+    with_options("gives an argument as an option", "write .using(…).enqueue(copies=…)", copies=2),
     call("gives a negative delay", "from 0 (now)", delay=-1),
-    packed("writes `countdown=` as elsewhere", "give delay=", {}, countdown=60),
+    with_options("writes `countdown=` as elsewhere", "give delay=", countdown=60),
     call("misspells a job type", "is it 'scripted'?", job_type="scriptd"),
     call("misspells a queue", "is it 'emails'?", queue="emials"),
     call("gives the class of a job type", "job_type is the class Scripted; give a text", job_type=Scripted),

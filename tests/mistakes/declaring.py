@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from sqlalchemy.orm import Session
 
 from effects import Attempt, Done, JobType, RetryPolicy, Schedule
 from tests.mistakes.shop import Mistake, Shop
@@ -60,6 +63,23 @@ def decorated(name: str, cure: str, /, **policies: Any) -> Mistake:
     return Mistake(name, lambda shop: shop.bare_app().job("shop.pack", **policies)(pack), cure)
 
 
+def written(name: str, cure: str, function: Callable[..., Any]) -> Mistake:
+    return Mistake(name, lambda shop: shop.bare_app().job("shop.pack")(function), cure)
+
+
+def without_a_type(order):  # type: ignore[no-untyped-def]
+    """Of a shop."""
+
+
+def with_a_session(order: int, session: Session) -> None: ...
+
+
+def with_the_attempt_last(order: int, attempt: Attempt) -> None: ...
+
+
+def with_any(*orders: int) -> None: ...
+
+
 def misspelt_hook(shop: Shop) -> None:
     shop.bare_app().on("failed", print)  # type: ignore[arg-type]
 
@@ -96,7 +116,11 @@ MISTAKES = [
     declare("gives a number as `retry`", "give a RetryPolicy", retry=3),
     decorated("writes `max_attempts=` beside a job function", "retry=RetryPolicy(max_attempts=…)", max_attempts=3),
     decorated("writes `timeout=` beside a job function", "time_limit_seconds=", timeout=3),
-    decorated("writes `delay=` beside a job function", "to each job: .enqueue(…)", delay=3),
+    decorated("writes `delay=` beside a job function", "to each job: .using(…).enqueue(…)", delay=3),
+    written("writes an argument without its type", "write its type", without_a_type),
+    written("takes a session as an argument", "give an id, and look it up", with_a_session),
+    written("takes the attempt behind an argument", "put it first", with_the_attempt_last),
+    written("takes any number of arguments", "give each a name of its own", with_any),
     declare("gives a class that JSON cannot be made into", "a dataclass, a msgspec Struct, or dict", payload=Shop),
     Mistake("misspells a hook", misspelt_hook, "dead, unknown, paused"),
     declare("gives a negative time limit", "it must be above 0", time_limit_seconds=-1),

@@ -17,9 +17,8 @@ app = Effects(poll_seconds=0.1)
 
 
 @app.job("surroundings.wait")
-def wait(payload: dict[str, str]) -> None:
+def wait(folder: Path) -> None:
     """Until the test lets it go on."""
-    folder = Path(payload["folder"])
     (folder / "begun").touch()
     while not (folder / "go").exists():
         threading.Event().wait(0.01)

@@ -17,15 +17,15 @@ def hang_on() -> None:
 
 
 @app.job("left.executor")
-def in_executor(payload: dict[str, str]) -> None:
+def in_executor() -> None:
     pool.submit(hang_on)
 
 
 @app.job("left.async", queue="async")
-async def in_executor_async(payload: dict[str, str]) -> None:
+async def in_executor_async() -> None:
     asyncio.get_running_loop().run_in_executor(pool, hang_on)
 
 
 @app.job("left.own")
-def of_its_own(payload: dict[str, str]) -> None:
+def of_its_own() -> None:
     threading.Thread(target=hang_on, daemon=False).start()

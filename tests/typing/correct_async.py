@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from effects import Attempt, Done, Effects, JobType, Outcome, RetryPolicy, enqueue_async
+from effects import Attempt, Done, Effects, JobType, Outcome, RetryPolicy, enqueue_async, enqueue_many
 from effects_email import send_templated_email_async
 from effects_reports import request_report_async
 from effects_webhooks import WebhookEvent, deliver_webhook_async
@@ -21,8 +21,8 @@ class Page:
 
 
 @app.job("pager.page", on_unknown="hold", retry=RetryPolicy(max_attempts=3))
-def page_on_call(page: Page, attempt: Attempt) -> None:
-    print(page.team, attempt.number)
+def page_on_call(attempt: Attempt, page: Page, *, floor: int = 1) -> None:
+    print(page.team, floor, attempt.number)
 
 
 @app.job("pager.resolve")
@@ -31,14 +31,16 @@ def resolve(page: Page) -> Outcome:
 
 
 def alarm(session: Session) -> list[str | None]:
-    receipts = [page_on_call.enqueue(Page("db"), key="incident:7", session=session, delay=60)]
-    receipts += resolve.enqueue_many([Page("db"), Page("web")], key=lambda page: f"resolve:{page.team}")
+    receipts = [page_on_call.using(key="incident:7", session=session, delay=60).enqueue(Page("db"), floor=2)]
+    receipts.append(page_on_call.enqueue(page=Page("db")))
+    jobs = [resolve.using(key=f"resolve:{team}").job(Page(team)) for team in ("db", "web")]
+    receipts += enqueue_many([*jobs, resolve.job(page=Page("app"))], session=session)
     print(resolve(Page("db")))
     return [receipt.key for receipt in receipts]
 
 
 @app.job("pager.ask", release="manual")
-async def ask(page: Page, attempt: Attempt) -> None:
+async def ask(attempt: Attempt, page: Page) -> None:
     await attempt.release_async()
     print(page.team)
 
@@ -56,12 +58,14 @@ app.add(Escalate())
 
 
 async def drill(attempt: Attempt) -> None:
-    await ask(Page("db"), attempt)
+    await ask(attempt, Page("db"))
 
 
 async def sign_up(make_session: async_sessionmaker[AsyncSession]) -> int:
     async with make_session() as session, session.begin():
-        receipt = await enqueue_async("pager.page", Page("db"), key="incident:8", session=session)
+        receipt = await enqueue_async("pager.escalate", Page("db"), key="incident:8", session=session)
+        await ask.using(session=session, key="ask:8").enqueue_async(Page("db"))
+        await ask.enqueue_async(page=Page("web"))
         sent = await send_templated_email_async("welcome", to="ann@example.com", context={}, session=session)
         event = await deliver_webhook_async(WebhookEvent("user.created", {"id": 1}), session=session, effects=app)
         run = await request_report_async("orders", {"day": "2026-01-02"}, session=session)

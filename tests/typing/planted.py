@@ -90,18 +90,20 @@ job = Effects().job
 
 
 @job("shop.ask", on_unknown="hold")
-async def ask_shop(order: Order) -> None:
+async def ask_shop(attempt: Attempt, order: Order) -> None:
     print(order.number)
 
 
-@job("shop.tell")  # planted: type-var | ArgumentType
+@job("shop.tell")  # planted: type-var,arg-type | ArgumentType,CallIssue
 async def tell_shop(order: Order) -> str:
     return "done"
 
 
-async def call_it() -> None:
-    ask_shop(Order(1))  # planted: unused-coroutine | UnusedCoroutine
-    await ask_shop(Refund(1))  # planted: arg-type | ArgumentType
+async def call_it(attempt: Attempt, session: Session) -> None:
+    ask_shop(attempt, Order(1))  # planted: unused-coroutine | UnusedCoroutine
+    await ask_shop(attempt, Refund(1))  # planted: arg-type | ArgumentType
+    ask_shop.enqueue_async(Order(1))  # planted: unused-coroutine | UnusedCoroutine
+    await ask_shop.using(session=session).enqueue_async(Order(1))  # planted: misc | AttributeAccessIssue
 
 
 class WrongNames(JobType[Order]):
@@ -153,26 +155,38 @@ app = Effects()
 
 
 @app.job("shop.refund")
-def refund(payload: Refund, attempt: Attempt) -> Outcome:
+def refund(attempt: Attempt, order: Order, amount: int, reason: str = "") -> Outcome:
     return Done()
 
 
 @app.job("shop.mail", on_unknown="maybe")  # planted: arg-type | ArgumentType
-def mail(payload: Order) -> None:
-    print(payload)
+def mail(order: Order) -> None:
+    print(order)
 
 
-@app.job("shop.count")  # planted: type-var | ArgumentType
-def count(payload: Order) -> int:
-    return payload.number
+@app.job("shop.count")  # planted: type-var,arg-type | ArgumentType,CallIssue
+def count(order: Order) -> int:
+    return order.number
 
 
-def decorated(session: Session) -> None:
-    refund.enqueue(Order(1), session=session)  # planted: arg-type | ArgumentType
-    refund.enqueue(Refund(5), key=17)  # planted: arg-type | ArgumentType
-    refund.enqueue(Refund(5), delay="1h")  # planted: arg-type | ArgumentType
-    refund.enqueue_many(Refund(5))  # planted: arg-type | ArgumentType
-    refund(Refund(5))  # planted: call-arg | CallIssue
+def arguments(attempt: Attempt) -> None:
+    refund.enqueue(Order(1))  # planted: call-arg | CallIssue
+    refund.enqueue(Refund(5), amount=5)  # planted: arg-type | ArgumentType
+    refund.enqueue(Order(1), amount="5")  # planted: arg-type | ArgumentType
+    refund.enqueue(Order(1), amount=5, raeson="late")  # planted: call-arg | CallIssue
+    refund.enqueue(attempt, Order(1), amount=5)  # planted: misc,arg-type | CallIssue
+    refund(Order(1), amount=5)  # planted: arg-type,call-arg | CallIssue
+    refund.job(Order(1), 5).enqueue()  # planted: attr-defined | AttributeAccessIssue
+
+
+def options(session: Session, many: list[Order]) -> None:
+    refund.enqueue(Order(1), amount=5, key="refund:1")  # planted: call-arg | CallIssue
+    refund.enqueue(Order(1), amount=5, session=session)  # planted: call-arg | CallIssue
+    refund.using(amount=5).enqueue(Order(1))  # planted: call-overload | CallIssue
+    refund.using(key=17)  # planted: call-overload | ArgumentType
+    refund.using(delay="1h")  # planted: call-overload | ArgumentType
+    refund.using(session=session).job(Order(1), 5)  # planted: misc | AttributeAccessIssue
+    enqueue_many([refund.enqueue(order, 5) for order in many])  # planted: misc | ArgumentType
 
 
 async def awaiting(session: AsyncSession, wrong: Session) -> None:

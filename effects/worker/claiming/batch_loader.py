@@ -19,10 +19,11 @@ from effects.errors import (
 )
 from effects.keys.sealing import open_payload, seal_payload, sealed_document
 from effects.kit.text.wording import described
+from effects.model.call_arguments import ArgumentUnknown
 from effects.model.decision import decide
 from effects.model.job import Job
 from effects.model.job_type import PAYLOAD_INVALID, JobType, routing_of, safe_message
-from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry
+from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry, Snooze
 from effects.model.payload_codec import SEALED
 from effects.model.settlement import AttemptEnd, Execution, Expired, Returned, Unrouted
 from effects.store.db.deadlines import Bounds
@@ -42,6 +43,11 @@ KEY_UNTRIED_SECONDS, KEY_UNTRIED_SECONDS_MAX = 0.05, 1.0  # for each that is put
 REJECTED_AFTER_SECONDS = 1.0
 SUSPECTS_MAX = 10_000
 NO_INTENT = "no_intent"  # code of a keyed job that came by plain SQL, past the ledger of its type
+
+
+NEWER_SECONDS = 3600.0  # a worker of a newer release has so long to take what this one does not know
+NEWER_PAUSES = (1.0, 60.0)  # shortest and longest until the next look; between, a quarter of the job's age
+ARGUMENT_UNKNOWN = "argument_unknown"
 
 
 class BatchLoader:
@@ -86,7 +92,7 @@ class BatchLoader:
                     payload = job_type.decode(clear)
                     ending = None if job.routed else self._route(job, job_type, payload, clear)
                 except PayloadInvalid as error:
-                    ending = Refused(str(error), code=PAYLOAD_INVALID)
+                    ending = _unreadable(job, error)
                 except KeyUnavailable as error:
                     ending = job_type.fate_of_sealed(error)
                 except (StoreUnavailable, StoreRejected):
@@ -230,3 +236,14 @@ def _with_loaded(job_type: JobType[Any], connection: Connection, batch: Sequence
     if not isinstance(loaded, Mapping):
         raise ConfigurationError(f"it returned {described(loaded)}; it must return a mapping by job id")
     return [replace(execution, loaded=loaded.get(execution.job.id)) for execution in batch]
+
+
+def _unreadable(job: Job, error: PayloadInvalid) -> Outcome:
+    """End a job whose payload this code cannot read; what a newer release has written is left to that for an hour."""
+    if not isinstance(error, ArgumentUnknown):
+        return Refused(str(error), code=PAYLOAD_INVALID)
+    if job.age_seconds >= NEWER_SECONDS:
+        return Refused(f"{error}, and within an hour no newer release has carried it out", code=ARGUMENT_UNKNOWN)
+    shortest, longest = NEWER_PAUSES
+    seconds = min(max(shortest, job.age_seconds / 4), longest)
+    return Snooze(seconds, f"{error}: a newer release may carry it out", code=ARGUMENT_UNKNOWN)

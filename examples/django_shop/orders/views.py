@@ -8,7 +8,7 @@ from django.http import HttpRequest, JsonResponse
 
 from effects_email import send_templated_email
 from effects_webhooks import WebhookEvent, deliver_webhook
-from orders.jobs import Pack, pack_order
+from orders.jobs import pack_order
 from orders.models import Order
 
 
@@ -21,7 +21,7 @@ def pay(request: HttpRequest) -> JsonResponse:
     deliver_webhook(
         WebhookEvent("order.paid", {"total": order.total, "at": order.paid_at}, key=key), session=connection
     )
-    pack_order.enqueue(Pack(order.id), key=key, session=connection)
+    pack_order.using(key=key, session=connection).enqueue(order=order.id)
     if request.POST.get("card") == "declined":
         raise ValueError("the card was declined")  # and nothing is sent
     return JsonResponse({"order": order.id})

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from django.db import connection, connections, transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
-from orders.jobs import Pack, pack_order
+from orders.jobs import pack_order
 from orders.models import Order
 
 from effects import SessionForgotten, SessionForgottenWarning, status
@@ -44,38 +44,38 @@ class WhatIsForgotten:
         with without_a_word(), transaction.atomic():
             order()
             with pytest.raises(SessionForgotten, match="session="):
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
     def test_a_session_is_forgotten_after_a_savepoint(self: TestCase) -> None:
         with without_a_word(), transaction.atomic():
             with transaction.atomic():
                 order()
             with pytest.raises(SessionForgotten, match="session="):
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
     def test_none_is_forgotten_outside_of_a_block(self) -> None:
         with without_a_word():
             order()
-            pack_order.enqueue(Pack(1))
+            pack_order.enqueue(1)
             with transaction.atomic():
                 order()
-            pack_order.enqueue(Pack(2))
+            pack_order.enqueue(2)
         self.effects.assert_enqueued("orders.pack", times=2)
 
     def test_none_is_forgotten_where_it_is_given(self) -> None:
         with without_a_word(), transaction.atomic():
-            pack_order.enqueue(Pack(order().id), session=connection)
+            pack_order.using(session=connection).enqueue(order().id)
         self.effects.assert_enqueued("orders.pack", times=1)
 
     def test_what_is_rolled_back_is_not_enqueued(self) -> None:
         with suppress(ValueError), transaction.atomic():
-            pack_order.enqueue(Pack(order().id), session=connection)
+            pack_order.using(session=connection).enqueue(order().id)
             raise ValueError
         with transaction.atomic():
             with suppress(ValueError), transaction.atomic():
-                pack_order.enqueue(Pack(order().id), session=connection)
+                pack_order.using(session=connection).enqueue(order().id)
                 raise ValueError
-            pack_order.enqueue(Pack(order().id), key="kept", session=connection)
+            pack_order.using(key="kept", session=connection).enqueue(order().id)
         [job] = self.effects.jobs
         assert job.key == "kept"
 
@@ -95,7 +95,7 @@ class RolledBackTests(WhatIsForgotten, EffectsTests, TestCase):
         with without_a_word(), transaction.atomic():
             assert Order.objects.count() == 1
             if not app.settings.database_url.startswith("sqlite"):  # its blocks lock the file from the beginning
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
     def test_callbacks_of_the_commit_are_the_apps(self) -> None:
         with self.captureOnCommitCallbacks() as callbacks, transaction.atomic():
@@ -116,13 +116,13 @@ class RolledBackTests(WhatIsForgotten, EffectsTests, TestCase):
         thread = Thread(target=visit)
         thread.start()
         thread.join()
-        pack_order.enqueue(Pack(1))
+        pack_order.enqueue(1)
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM effects_jobs")
             assert cursor.fetchone() == (1,)
 
     def test_a_second_toolkit_of_a_fixture(self) -> None:
-        pack_order.enqueue(Pack(1), session=connection)
+        pack_order.using(session=connection).enqueue(1)
         with project_toolkit() as toolkit:
             toolkit.assert_enqueued("orders.pack", times=1)
 
@@ -134,13 +134,13 @@ class OfTheClassTests(EffectsTests, TestCase):
     def setUpTestData(cls) -> None:
         with without_a_word():
             cls.order = order()
-            pack_order.enqueue(Pack(cls.order.id), key="setup")
-            pack_order.enqueue(Pack(cls.order.id), key="joined", session=connection)
+            pack_order.using(key="setup").enqueue(cls.order.id)
+            pack_order.using(key="joined", session=connection).enqueue(cls.order.id)
             add_endpoint("https://partner.example/hooks", ["order.*"])
 
     def test_its_rows_are_there(self) -> None:
         self.effects.assert_enqueued("orders.pack", key="setup", order=self.order.id)
-        assert pack_order.enqueue(Pack(self.order.id), key="setup").existing
+        assert pack_order.using(key="setup").enqueue(self.order.id).existing
         deliver_webhook(WebhookEvent("order.paid", {"order": 1}))
         [event] = self.effects.webhooks
         assert event.data == {"order": 1}
@@ -159,7 +159,7 @@ class OptOutTests(EffectsTests, TestCase):
         with without_a_word(), transaction.atomic():
             order()
             with pytest.raises(kind, match="session="):
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
 
 class WithoutRestTests(EffectsTests, TestCase):
@@ -183,10 +183,10 @@ class CommittedTests(WhatIsForgotten, EffectsTests, TransactionTestCase):
         with without_a_word(), transaction.atomic():
             assert Order.objects.count() == 1
             if connection.vendor == "postgresql":
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
     def test_a_worker(self) -> None:
-        pack_order.enqueue(Pack(order().id))
+        pack_order.enqueue(order().id)
         if is_in_memory():
             with pytest.raises(ConfigurationError, match=r"is in memory.*TEST"):
                 self.effects.drain()
@@ -200,10 +200,10 @@ class PlainTests(TestCase):
 
     def test_a_call_in_the_locked_file_is_answered_at_once(self) -> None:
         order()
-        pack_order.enqueue(Pack(1), session=connection)
+        pack_order.using(session=connection).enqueue(1)
         if connection.vendor == "sqlite" and not is_in_memory():
             with pytest.raises(SessionForgotten, match=r"\(EffectsTests, TestCase\)"):
-                pack_order.enqueue(Pack(1))
+                pack_order.enqueue(1)
 
 
 class MisuseTests(SimpleTestCase):
