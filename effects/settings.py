@@ -81,8 +81,8 @@ class Settings:
             `effects work` on a terminal prints it in any case.
         evidence_folder: where each worker keeps what it released and what came of it in the last minutes, so that it
             survives a kill of the worker together with a failover; see docs/failover.md. Default: in memory only.
-        sessions: what becomes of a call without `session=` inside the caller's own transaction that has written:
-            `warn` (the default), `required` (refused) or `off`.
+        sessions: what becomes of a call without `session=`, and that joins none, inside the caller's own transaction
+            that has written: `required` (refused, the default), `warn` or `off`.
         notify_in_transaction: whether workers are told by a NOTIFY inside the caller's transaction where its session
             tells of no commit (a driver's own connection). Commits with one wait for each other. Default no: the next
             poll finds the job.
@@ -109,7 +109,7 @@ class Settings:
     retention_audit_days: float = 730.0
     error_texts: ErrorTextsPolicy | None = None
     evidence_folder: str = ""
-    sessions: SessionsPolicy = "warn"
+    sessions: SessionsPolicy = "required"
     notify_in_transaction: bool = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "INFO"

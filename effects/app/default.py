@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Engine, text
 
@@ -12,8 +14,15 @@ from effects.app.effects import Effects
 from effects.errors import ConfigurationError, EnqueueError
 from effects.kit.text.wording import described
 from effects.settings import DEFAULT_DATABASE_URL
+from effects.store.sessions.alone import ALONE
+from effects.store.sessions.asynchronous import run_in_async
 from effects.store.sessions.databases import living, those_on
 from effects.store.sessions.joining import AnySession, engines_of, joined
+
+if TYPE_CHECKING:
+    from effects.store.sessions.asynchronous import AnyAsyncSession
+
+Result = TypeVar("Result")
 
 _default: Effects | None = None
 _of_environment: Effects | None = None
@@ -37,12 +46,27 @@ def app_of(effects: Effects | None, session: AnySession | None = None) -> Effect
         if not isinstance(effects, Effects):
             raise EnqueueError(f"effects is {described(effects)}; give an Effects, or none for the process's own")
         return effects
-    if session is None:
+    if session is None or session is ALONE:
         return default()
     for engine in engines_of(session):
         if (app := _app_on(engine, session)) is not None:
             return app
     return _default_of(session)
+
+
+async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | None = None, **arguments: Any) -> Result:
+    """Carry out a call that takes `session=`, awaited: in that transaction, in the current one, or alone in a thread.
+
+    Its awaitable form has the same parameters but for the type of `session`, and consists of
+    `return await in_async(call, **locals())`.
+
+    Raises:
+        EnqueueError: the session is a synchronous one or none at all; or as `app_of`.
+        Whatever the call raises.
+    """
+    if session is None:
+        session = app_of(arguments.get("effects")).current_session()
+    return await run_in_async(call, session=session, **arguments)
 
 
 def _app_on(engine: Engine, session: AnySession) -> Effects | None:

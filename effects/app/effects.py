@@ -19,7 +19,7 @@ from effects.app.job_function import JobDecorator, JobFunction
 from effects.app.packages import package_settings, split_options
 from effects.errors import ConfigurationError, StoreRejected
 from effects.keys.encryption import KeyRing
-from effects.kit.arguments import each_of, instance_of, listed, optional, queue_name, require, shown
+from effects.kit.arguments import called, each_of, instance_of, listed, optional, queue_name, require, shown
 from effects.kit.crashpoints import point
 from effects.kit.files import Storage, open_storage
 from effects.kit.importing import entry_points, refuse_while_importing
@@ -39,6 +39,7 @@ from effects.store.db.store import Store, begin_to_write
 from effects.store.limits.holds import KnownQueues
 from effects.store.notifier import Notifier
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.store.sessions.alone import ALONE
 from effects.store.sessions.databases import (
     CallersDatabase,
     callers_engine,
@@ -52,6 +53,8 @@ from effects.store.sessions.joining import AnySession, hint_after_commit, joined
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # greenlet may not be installed
+
+    from effects.store.sessions.asynchronous import AnyAsyncSession
 
 State = TypeVar("State")
 _MIGRATE = AuditAction("database", "migrate")
@@ -69,6 +72,9 @@ class Effects:
         job_types: the app's own, in addition to those of installed packages.
         schedules: the app's own; `effects init` registers them.
         alerts: rules, each with the job to notify. The schedule `effects.alerts` checks them each minute.
+        current: gives the session of the transaction that a call without `session=` joins, such as Flask's `db.session`
+            or the `get` of a ContextVar. None means no transaction, and so do LookupError and (as Flask raises it
+            without an app's context) RuntimeError.
         **options: single settings, such as `schema="jobs"`, those of installed packages too: `templates="emails"`.
             `EffectsOptions` lists them. With `settings`, the environment is not read for those either. A list of
             `queues` names further ones beside EFFECTS_QUEUES, that calls may put jobs into and workers serve.
@@ -86,6 +92,7 @@ class Effects:
         job_types: Iterable[JobType[Any]] = (),
         schedules: Iterable[Schedule] = (),
         alerts: Iterable[Alert] = (),
+        current: Callable[[], AnySession | AnyAsyncSession | None] | None = None,
         **options: Unpack[EffectsOptions],
     ) -> None:
         own, others = split_options(options)
@@ -97,6 +104,8 @@ class Effects:
             refuse_other_database(callers, os.environ.get("EFFECTS_DATABASE_URL"))
             database_url = url_of(callers)
         self.settings = settings or Settings.from_environment(os.environ, database_url=database_url, **own)
+        require("current", current, optional(called), ConfigurationError)
+        self._current = current
         self.packages = package_settings({} if settings is not None else os.environ, others)
         self.keys = KeyRing(self.settings.keys)
         carrying = callers if callers is not None and can_carry(callers) else None
@@ -267,21 +276,25 @@ class Effects:
 
     @contextmanager
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> Iterator[Connection]:
-        """The caller's connection, or our own transaction if the caller has none.
+        """The connection of the caller's transaction, or of one of our own.
 
         Never commits the caller's. Workers of `queues` are hinted once it is committed.
+
+        Args:
+            session: as the caller gave it; without one, the current one is joined (see `Effects`), if there is one.
 
         Raises:
             EnqueueError: `session` has an unusable type (the message names the accepted ones) or another database; no
                 one serves one of `queues`; or a command is importing the app: each command would write it again.
-            SessionForgotten: without `session`, inside a transaction of the caller that has written, where
-                EFFECTS_SESSIONS is `required` or the database is SQLite, whose lock the caller holds.
+            SessionForgotten: without a session, inside a transaction of the caller that has written, where
+                EFFECTS_SESSIONS is `required`, or the database is SQLite, whose lock the caller holds.
             SchemaMismatch: the database has no tables of effects.
         """
         refuse_while_importing()
         try:
-            if session is None:
-                self._check_not_forgotten()
+            session = self._joinable() if session is None else session
+            if session is None or session is ALONE:
+                check_not_forgotten(self.database, "off" if session is ALONE else self.settings.sessions)
                 with self.store.begin() as connection:
                     self.known_queues.check(connection, queues)
                     yield connection
@@ -298,13 +311,30 @@ class Effects:
             refuse_missing_tables(error, self.database)
             raise
 
+    def current_session(self) -> Any:
+        """The session of the transaction that a call without `session=` joins, or None."""
+        try:
+            return None if self._current is None else self._current()
+        except (LookupError, RuntimeError):
+            return None
+
+    def _joinable(self) -> AnySession | None:
+        """The current session, for a call that writes."""
+        session: AnySession | None = self.current_session()
+        return session
+
     @contextmanager
-    def reading(self, session: AnySession) -> Iterator[Connection]:
-        """The caller's connection, to see what its transaction has written.
+    def reading(self, session: AnySession | None) -> Iterator[Connection]:
+        """The connection of the caller's transaction, to see what it has written; else one of our own.
 
         Raises:
             EnqueueError, SchemaMismatch: as `writing`.
         """
+        session = self.current_session() if session is None else session
+        if session is None or session is ALONE:
+            with self.store.read() as connection:
+                yield connection
+            return
         try:
             with joined(session, self.database) as connection:
                 yield connection
@@ -317,10 +347,6 @@ class Effects:
             return
         if (statement := self.notifier.note(queues)) is not None:
             connection.execution_options(no_parameters=True).exec_driver_sql(statement)
-
-    def _check_not_forgotten(self) -> None:
-        """The integration of a framework looks at the framework's transactions too."""
-        check_not_forgotten(self.database, self.settings.sessions)
 
     def own_engine(self, engine: Engine) -> Engine:
         """Close this engine's connections in `dispose` too: a package made it for this Effects."""

@@ -14,7 +14,7 @@ from effects.model.job import Attempt, NewJob, Receipt
 from effects.model.outcome import HandlerAnswer
 from effects.retry import OnUnknown
 from effects.store.enqueue.enqueuing import EnqueuingApp, enqueue_job
-from effects.store.sessions.asynchronous import AnyAsyncSession, in_async
+from effects.store.sessions.asynchronous import AnyAsyncSession, run_in_async
 from effects.store.sessions.joining import AnySession
 
 P = ParamSpec("P")  # the arguments
@@ -78,7 +78,8 @@ class JobCall(Generic[P, SessionT_co]):
         def enqueue(session: AnySession | None = None) -> Receipt:
             return enqueue_job(app, job, session)
 
-        return await in_async(enqueue, session=self._session)
+        session = app.current_session() if self._session is None else self._session
+        return await run_in_async(enqueue, session=session)
 
     def job(self: JobCall[P, None], *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Make the job, and write nothing: for `enqueue_many`, which takes the session.

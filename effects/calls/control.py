@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from effects.app.default import app_of
+from effects.app.default import app_of, in_async
 from effects.app.effects import Effects
 from effects.errors import EnqueueError
 from effects.kit import arguments
@@ -23,7 +23,7 @@ from effects.store.effects import by_key
 from effects.store.effects.by_key import EffectStatus
 from effects.store.notifier import EndListener
 from effects.store.queue import cancellation
-from effects.store.sessions.asynchronous import in_async
+from effects.store.sessions.asynchronous import run_in_async
 from effects.store.sessions.joining import AnySession
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def status(
         StoreUnavailable: the database is unavailable (without `session`).
     """
     app = _checked(effects, key, job_type, session=session)
-    with app.store.read() if session is None else app.reading(session) as connection:
+    with app.reading(session) as connection:
         return by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
 
 
@@ -298,7 +298,7 @@ async def wait_async(
         As `wait`.
     """
     waiting = _Waiting(effects, key, job_type, timeout_seconds)
-    while (seconds := await in_async(waiting.look)) > 0:
+    while (seconds := await run_in_async(waiting.look)) > 0:
         await asyncio.sleep(seconds)
     return waiting.effect
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection
 
-from effects.app.default import app_of
+from effects.app.default import app_of, in_async
 from effects.app.effects import Effects
 from effects.model.job import NewJob, Receipt
 from effects.retry import OnUnknown
@@ -17,7 +17,6 @@ from effects.store.db.store import Statement
 from effects.store.enqueue.enqueuing import enqueue_job, enqueue_jobs, job_row, span_of
 from effects.store.enqueue.insert import insert_jobs, insert_one_with_intent, insert_with_intents, reserve_rows
 from effects.store.enqueue.new_rows import JobRow, ReservedJob
-from effects.store.sessions.asynchronous import in_async
 from effects.store.sessions.joining import AnySession
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from effects.kit import lazy
 
 with lazy.names(__name__):
+    from effects.app.default import in_async as in_async
     from effects.kit.text.database_error import database_condition as database_condition
     from effects.kit.text.database_error import is_wrong_statement as is_wrong_statement
     from effects.kit.text.database_error import primary_message as primary_message
@@ -28,6 +29,5 @@ with lazy.names(__name__):
     from effects.store.db.store import Store as Store
     from effects.store.db.store import as_json as as_json
     from effects.store.sessions.asynchronous import AnyAsyncSession as AnyAsyncSession
-    from effects.store.sessions.asynchronous import in_async as in_async
     from effects.store.sessions.joining import AnySession as AnySession
     from effects.store.sessions.joining import commits_alone as commits_alone

@@ -135,6 +135,10 @@ def instance_of(kind: type) -> Rule:
     )
 
 
+def called(value: Any) -> str | None:
+    return None if callable(value) else f"is {described(value)}; give a function"
+
+
 def text(value: Any) -> str | None:
     return None if isinstance(value, str) else f"is {described(value)}; give a text"
 

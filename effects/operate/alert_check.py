@@ -15,6 +15,7 @@ from effects.model.alerts import Alert, DeadLetters
 from effects.model.job import Attempt
 from effects.model.outcome import Done
 from effects.operate.tables.alert_episodes import begin_episodes, dead_causes, measure
+from effects.store.sessions.alone import ALONE
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ def check_alerts(app: Effects) -> list[Firing]:
 
 
 def _check(app: Effects, alert: Alert) -> list[Firing]:
-    with app.writing(None, [app.job_types.get(alert.notify).queue]) as connection:
+    with app.writing(ALONE, [app.job_types.get(alert.notify).queue]) as connection:
         values = measure(app.store, connection, alert.rule)
         causes = (
             dead_causes(app.store, connection, alert.rule) if values and isinstance(alert.rule, DeadLetters) else []

@@ -41,6 +41,7 @@ from effects.operate.tables.dead_letters import DeadFilters
 from effects.operate.tables.job_list import Filters
 from effects.store.db.faults import is_lost
 from effects.store.db.walk import Page, walk
+from effects.store.sessions.alone import ALONE
 
 INLINE_MAX = 100  # jobs that are acted on at once
 
@@ -123,7 +124,7 @@ def carry_out(
     if previewed.job_ids is not None:
         return act_on(previewed.action, previewed.job_ids, actor=actor, reason=reason, effects=effects)
     app = _checked(effects, previewed.action, actor, reason)
-    with app.writing(None, {BulkJob.queue}) as connection:
+    with app.writing(ALONE, {BulkJob.queue}) as connection:
         bulk_id = bulk_rows.start_bulk(
             app.store, connection, previewed.action, previewed.selection, previewed.counted, actor=actor, reason=reason
         )

@@ -28,7 +28,6 @@ from typing import Any
 
 from django.core.mail import BadHeaderError, EmailMessage
 from django.core.mail.backends.base import BaseEmailBackend
-from django.db import connections
 
 from effects import EffectsError
 from effects.contrib import django as project
@@ -79,18 +78,11 @@ def _written_quietly(message: EmailMessage) -> int:
 
 
 def _write(messages: list[EmailMessage]) -> int:
-    app: Any = project.app  # which also has an alias
-    now = datetime.now(UTC)
+    app, now = project.app, datetime.now(UTC)
     rendered = build_each("email_messages", messages, lambda _, message: compose_email(app, direct_email(message), now))
     if rendered:
-        write_rendered(app, rendered, _joined(app.alias))
+        write_rendered(app, rendered, None)
     return len(rendered)
-
-
-def _joined(alias: str) -> Any:
-    """This thread's transaction of Django, where one is open."""
-    connection = connections[alias]
-    return connection if connection.in_atomic_block else None
 
 
 def direct_email(message: EmailMessage) -> DirectEmail:

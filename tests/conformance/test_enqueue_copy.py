@@ -27,7 +27,6 @@ from effects import (
 )
 from effects.errors import StoreRejected
 from effects.store.enqueue.copy import ROWS_MAX, ROWS_MIN
-from tests.conftest import AppFactory
 from tests.support.callers import KINDS, Caller, RollBackError
 from tests.support.manual_workers import rows, run_sql
 
@@ -210,8 +209,7 @@ def test_a_lost_server_is_an_error_of_sqlalchemy(app: Effects) -> None:
 
 
 @on_postgresql
-def test_a_session_forgotten_after_a_copy_is_noticed(app_factory: AppFactory) -> None:
-    app = app_factory(sessions="required")
+def test_a_session_forgotten_after_a_copy_is_noticed(app: Effects) -> None:
     with Session(app.engine) as session:
         enqueue_many(fill(), session=session, effects=app)
         with pytest.raises(SessionForgotten):

@@ -154,7 +154,7 @@ def test_a_session_of_the_environments_database(make: Make, database_url: str, e
 
 @POSTGRESQL
 def test_a_forgotten_session_is_seen_without_effects(engine: sa.Engine, make: Make) -> None:
-    app = make(engine=engine)
+    app = make(engine=engine, sessions="warn")
     with Session(engine) as session:
         session.execute(sa.text("INSERT INTO notes VALUES ('x')"))
         with pytest.warns(SessionForgottenWarning, match="session= is missing"):
@@ -163,7 +163,7 @@ def test_a_forgotten_session_is_seen_without_effects(engine: sa.Engine, make: Ma
 
 
 def test_a_required_session_is_missed_without_effects(engine: sa.Engine, make: Make) -> None:
-    app = make(engine=engine, sessions="required")
+    app = make(engine=engine)
     job = enqueue("scripted", {}, key="k")
     with Session(engine) as session:
         session.execute(sa.text("INSERT INTO notes VALUES ('x')"))

@@ -38,8 +38,9 @@ class Order(Base):
 
 
 @pytest.fixture
-def shop(app: Effects) -> Iterator[Effects]:
-    """An app with a table of its own."""
+def shop(app_factory: AppFactory) -> Iterator[Effects]:
+    """An app with a table of its own, which is warned."""
+    app = app_factory(sessions="warn")
     Base.metadata.create_all(app.engine)
     yield app
     Base.metadata.drop_all(app.engine)
@@ -117,8 +118,7 @@ def test_a_lock_by_another_engine_is_named_at_once(shop: Effects, write: Callabl
 
 
 @pytest.mark.parametrize("write", [_text, _pending])
-def test_sessions_may_be_required(app_factory: AppFactory, write: Callable[[Session], None]) -> None:
-    app = app_factory(sessions="required")
+def test_sessions_are_required(app: Effects, write: Callable[[Session], None]) -> None:
     Base.metadata.create_all(app.engine)
     enqueue("scripted", {}, effects=app, key="outside")
     with Session(app.engine) as session:

@@ -18,10 +18,16 @@ print(Client(raise_request_exception=False).post("/pay", paid, headers={"host": 
 
 @on_one_empty_database
 def test_cases_pass(manage: Manage) -> None:
-    assert "Ran 26 tests" in manage("test", "cases", "--noinput", PYTHONPATH=CASES).stderr
+    assert "Ran 27 tests" in manage("test", "cases", "--noinput", PYTHONPATH=CASES).stderr
+
+
+@on_one_empty_database
+def test_cases_of_two_databases_pass(manage: Manage) -> None:
+    done = manage("test", "aliases", "--noinput", PYTHONPATH=CASES, DJANGO_SETTINGS_MODULE="archived")
+    assert "Ran 3 tests" in done.stderr
 
 
 @pytest.mark.parametrize("empty_database_url", ["sqlite"], indirect=True)
 def test_cases_pass_in_memory(manage: Manage) -> None:
     done = manage("test", "cases", "--noinput", PYTHONPATH=CASES, DJANGO_SETTINGS_MODULE="in_memory")
-    assert "Ran 26 tests" in done.stderr
+    assert "Ran 27 tests" in done.stderr

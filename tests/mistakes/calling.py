@@ -106,7 +106,7 @@ def unnamed_among_two(shop: Shop) -> object:
 
 
 def forgotten_with_effects(shop: Shop) -> object:
-    app = shop.app(sessions="required")
+    app = shop.app()
     with Session(app.engine) as session:
         session.execute(text("CREATE TABLE notes (note TEXT)"))
         return enqueue("scripted", {})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from effects import Effects
+from effects import ALONE, Effects
 from effects.extend.actions import AuditAction, note
 from effects.extend.arguments import arguments, build_each, each_of, optional, require
 from effects.extend.jobs import app_of
@@ -116,7 +116,7 @@ def send_test(
     app = app_of(effects)
     now = datetime.now(UTC)
     data = {"endpoint_id": endpoint_id} if event_type is None else state_of(app).event_types.example(event_type)
-    with app.writing(None, {app.job_types.get(JOB_TYPE).queue}) as connection:
+    with app.writing(ALONE, {app.job_types.get(JOB_TYPE).queue}) as connection:
         endpoint = endpoints.endpoint(app.store, connection, endpoint_id, tenant_filter(tenant))
         if endpoint is None:
             raise no_endpoint(endpoint_id)

@@ -11,7 +11,7 @@ from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from effects.app.default import set_default
-from effects.contrib.django.project import ALIAS, ProjectEffects, follow, make_app, watch
+from effects.contrib.django.project import ALIAS, ProjectEffects, follow, make_app
 from effects.errors import SchemaMismatch
 
 
@@ -45,7 +45,6 @@ class EffectsConfig(AppConfig):
         if self.app is None:
             return
         if connection.alias == self.alias:
-            watch(connection)
             follow(self.app, connection)
         elif connection.alias == NO_DB_ALIAS:
             for engine in self.app.store.engines:

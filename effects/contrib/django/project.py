@@ -5,7 +5,7 @@ It knows Django's transactions, and can go through Django's connection.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -31,7 +31,6 @@ from effects.store.db.faults import translated
 from effects.store.db.store import Store
 from effects.store.db.urls import database_url, file_of
 from effects.store.sessions.borrowed import borrowed, driver_of
-from effects.store.sessions.forgotten import WRITES, check_not_forgotten
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -63,69 +62,7 @@ def close_connections_around(job_type: JobType[Any]) -> None:
     job_type.perform = around  # type: ignore[method-assign]
 
 
-_IN_TRANSACTION = 2  # of libpq's PGTransactionStatusType, which both drivers report
-_HAS_WRITTEN = "SELECT pg_catalog.txid_current_if_assigned()"
-
-
-class WriteWatch:
-    """Among a connection's `execute_wrappers`: notices what writes."""
-
-    def __init__(self) -> None:
-        self.has_written = False
-
-    def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
-        text = sql if isinstance(sql, str) else ""
-        if text.startswith(("BEGIN", "SAVEPOINT")) and not own_blocks(context["connection"]):
-            self.has_written = False
-        result = execute(sql, params, many, context)
-        self.has_written = self.has_written or WRITES.match(text) is not None
-        return result
-
-
-def watch(connection: Any) -> None:
-    """Notice from now on what this connection of Django writes."""
-    if _watch_of(connection) is None:
-        connection.execute_wrappers.append(WriteWatch())
-
-
-def own_blocks(connection: Any) -> list[Any]:
-    """The atomic blocks of the app's own, without those that a `TestCase` puts around a test."""
-    return [block for block in connection.atomic_blocks if not getattr(block, "_from_testcase", False)]
-
-
-def is_in_test_case_alone(connection: Any) -> bool:
-    """Whether its transaction is the one that a `TestCase` rolls back, and the app has begun none."""
-    return bool(connection.atomic_blocks) and not own_blocks(connection)
-
-
-def open_connection(alias: str) -> Any:
-    """This thread's connection of Django to a database; None if it has opened none."""
-    return next((each for each in connections.all(initialized_only=True) if each.alias == alias), None)
-
-
-def _has_written(connection: Any) -> bool:
-    """Whether a transaction is under way in a connection of this thread, and has written."""
-    watch, driver = _watch_of(connection), connection.connection
-    if watch is None or not watch.has_written or driver is None:
-        return False
-    if connection.vendor == "sqlite":
-        return bool(driver.in_transaction)
-    if int(driver.info.transaction_status) != _IN_TRANSACTION:
-        return False
-    with driver.cursor() as cursor:
-        cursor.execute(_HAS_WRITTEN)
-        return cursor.fetchone()[0] is not None
-
-
-def _watch_of(connection: Any) -> WriteWatch | None:
-    return next((each for each in connection.execute_wrappers if isinstance(each, WriteWatch)), None)
-
-
 INIT_COMMAND = "manage.py migrate"
-_TEST_CASE = (
-    "this TestCase is one transaction, which has locked the database: derive the test from (EffectsTests, TestCase), "
-    "with EffectsTests from effects.contrib.django.testing, or pass session=connection"
-)
 
 
 def _init_command() -> str:
@@ -157,14 +94,32 @@ class ProjectEffects(Effects):
             if self._is_made or not job_type.is_async:
                 close_connections_around(job_type)
 
-    def _check_not_forgotten(self) -> None:
-        connection = open_connection(self.alias)
-        has_written = connection is not None and _has_written(connection)
-        if has_written and is_in_test_case_alone(connection):
-            has_written = False
-            if connection.vendor == "sqlite" and not is_through_django(self.store):
-                raise SessionForgotten(_TEST_CASE)
-        check_not_forgotten(self.database, self.settings.sessions, has_written=has_written)
+    def current_session(self) -> Any:
+        """Django's connection to our database, if a transaction is open on it."""
+        connection = _connection_in_transaction(self.alias)
+        return super().current_session() if connection is None else connection
+
+    def _joinable(self) -> Any:
+        """
+        Raises:
+            SessionForgotten: one is open on another database alone.
+        """
+        session = self.current_session()
+        if session is None and (elsewhere := next(filter(_connection_in_transaction, connections), None)) is not None:
+            raise SessionForgotten(
+                f"atomic() is open on the database {elsewhere!r}, and the effects are in {self.alias!r}: open "
+                f"transaction.atomic(using={self.alias!r}), or pass session=effects.ALONE if its effect must happen "
+                "whatever becomes of that transaction"
+            )
+        return session
+
+
+def _connection_in_transaction(alias: str) -> Any:
+    """This thread's connection of Django to a database, if it is in a transaction."""
+    opened = (each for each in connections.all(initialized_only=True) if each.alias == alias)
+    connection = next((each for each in opened if each.connection is not None), None)
+    is_open = connection is not None and (connection.in_atomic_block or not connection.get_autocommit())
+    return connection if is_open else None
 
 
 def is_through_django(store: Store) -> bool:

@@ -7,16 +7,15 @@
 
 Nothing leaves the process. Within `TestCase` no job can run: its rows are in a transaction that is rolled back, and no
 worker sees them; those of `setUpTestData` are in the transaction of the class. A test that drains is a
-`TransactionTestCase`. A forgotten `session=`, which the transaction of a `TestCase` would hide, is an error.
+`TransactionTestCase`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.db import connections
 from django.test import SimpleTestCase, TestCase
@@ -43,15 +42,9 @@ else:
 
 
 class EffectsTests(Case):
-    """Before `TestCase` or `TransactionTestCase`, and beside it: `self.effects` is the toolkit of each test.
-
-    Args:
-        sessions_required: whether a call that forgets `session=` in a block that has written is an error, also where
-            the setting `sessions` is `warn`. False: as the settings have it.
-    """
+    """Before `TestCase` or `TransactionTestCase`, and beside it: `self.effects` is the toolkit of each test."""
 
     effects: Toolkit
-    sessions_required = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -73,12 +66,12 @@ class EffectsTests(Case):
             )
         if issubclass(cls, TestCase):  # before the transaction of the class, in which setUpTestData runs
             connections[app.alias].ensure_connection()  # where that goes, the Effects goes
-            cls.enterClassContext(_ThroughDjango(app, sessions_required=cls.sessions_required, empties=False))
+            cls.enterClassContext(_ThroughDjango(app, empties=False))
         super().setUpClass()
 
     def setUp(self) -> None:
         super().setUp()
-        self.effects = self.enterContext(project_toolkit(sessions_required=self.sessions_required))
+        self.effects = self.enterContext(project_toolkit())
 
     def __getattr__(self, name: str) -> Any:
         if name == "effects":
@@ -90,45 +83,27 @@ def _is_test_case(base: type) -> bool:
     return issubclass(base, SimpleTestCase)
 
 
-def project_toolkit(*, sessions_required: bool = True) -> Toolkit:
-    """The toolkit of a test that has the project's test database: for a fixture, as with pytest-django's `db`.
-
-    Args:
-        sessions_required: as of `EffectsTests`.
-    """
+def project_toolkit() -> Toolkit:
+    """The toolkit of a test that has the project's test database: for a fixture, as with pytest-django's `db`."""
     app = project_app()
     connection = connections[app.alias]
     connection.ensure_connection()
     if connection.in_atomic_block or is_through_django(app.store):
-        return _ThroughDjango(app, sessions_required=sessions_required, empties=not connection.in_atomic_block)
-    return _OfProject(app, sessions_required=sessions_required)
+        return _ThroughDjango(app, empties=not connection.in_atomic_block)
+    return Toolkit(app, database=OWN)
 
 
-class _OfProject(Toolkit):
-    """On the project's test database; a forgotten `session=` may be an error."""
-
-    app: ProjectEffects
-
-    def __init__(self, app: ProjectEffects, *, sessions_required: bool) -> None:
-        super().__init__(app, database=OWN)
-        self._sessions_required = sessions_required
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        if self._sessions_required and self.app.settings.sessions == "warn":
-            self.app.settings = replace(self.app.settings, sessions="required")
-        return self
-
-
-class _ThroughDjango(_OfProject):
+class _ThroughDjango(Toolkit):
     """On what Django's own connection sees: a transaction that is rolled back, or a database in memory.
 
     Args:
         empties: whether rows that a test has committed are deleted first.
     """
 
-    def __init__(self, app: ProjectEffects, *, sessions_required: bool, empties: bool) -> None:
-        super().__init__(app, sessions_required=sessions_required)
+    app: ProjectEffects
+
+    def __init__(self, app: ProjectEffects, *, empties: bool) -> None:
+        super().__init__(app, database=OWN)
         self._empties = empties
 
     def _redirected(self, folder: Path) -> AbstractContextManager[None]:

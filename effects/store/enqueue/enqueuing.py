@@ -28,6 +28,7 @@ from effects.store.enqueue.insert import insert_jobs
 from effects.store.enqueue.new_rows import PROVISIONAL, JobRow
 from effects.store.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.store.queue.table_ledger import CORE_LEDGER
+from effects.store.sessions.alone import ALONE
 from effects.store.sessions.forgotten import note_writing
 from effects.store.sessions.joining import AnySession
 
@@ -102,6 +103,10 @@ class EnqueuingApp(Protocol):
     store: Store
     telemetry: Telemetry | None
 
+    def current_session(self) -> Any:
+        """The session of the caller's transaction that calls without one join."""
+        ...
+
     def writing(self, session: AnySession | None, queues: Iterable[str] = ()) -> AbstractContextManager[Connection]:
         """The connection of the caller's transaction, or of one of our own."""
         ...
@@ -149,7 +154,7 @@ def _enqueue_jobs(app: EnqueuingApp, jobs: Sequence[NewJob], session: AnySession
     if not rows:
         return []
     with app.writing(session, {row.queue for row in rows}) as connection:
-        if session is not None:
+        if session is not None and session is not ALONE:
             note_writing(connection)  # of a COPY, SQLAlchemy's events know nothing
         if all(row.digest is None for row in rows):
             ids = insert_jobs(app.store, connection, rows)

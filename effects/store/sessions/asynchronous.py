@@ -18,12 +18,15 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from effects.errors import EnqueueError
 from effects.kit.text.wording import described
+from effects.store.sessions.alone import ALONE
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection"
+    from effects.store.sessions.alone import Alone
+
+AnyAsyncSession: TypeAlias = "Alone | AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection"
 
 Result = TypeVar("Result")
 _INSIDE = ("effects", "contextlib")  # frames between the app and the place where its session is looked at
@@ -32,11 +35,10 @@ _INSIDE_A_CALL = ("effects", "contextlib", "asyncio")  # frames between the app 
 _announced: ContextVar[CallSite | None] = ContextVar("effects_call_site", default=None)
 
 
-async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | None = None, **arguments: Any) -> Result:
+async def run_in_async(
+    call: Callable[..., Result], *, session: AnyAsyncSession | None = None, **arguments: Any
+) -> Result:
     """Carry out a synchronous call in the caller's asynchronous transaction, or in a transaction and thread of its own.
-
-    Its awaitable form has the same parameters but for the type of `session`, and consists of
-    `return await in_async(call, **locals())`.
 
     Cancelled, there is no half of the call. In the caller's transaction on PostgreSQL the statement under way is broken
     off with its connection, and the transaction cannot be committed any more. On SQLite, where that would leave the
@@ -45,16 +47,17 @@ async def in_async(call: Callable[..., Result], *, session: AnyAsyncSession | No
 
     Args:
         call: takes `session=` and whatever `arguments` name.
-        session: an AsyncSession, a scoped one or an AsyncConnection; None for our own transaction, in a thread of
-            the loop's default executor.
+        session: an AsyncSession, a scoped one or an AsyncConnection; ALONE or None for our own transaction, in a
+            thread of the loop's default executor.
 
     Raises:
         EnqueueError: the session is a synchronous one or none at all.
         Whatever the call raises.
     """
-    if session is None:
+    if session is None or session is ALONE:
+        alone = {} if session is None else {"session": session}
         with calling_from_here():
-            return await _to_its_end(asyncio.to_thread(lambda: call(**arguments)))
+            return await _to_its_end(asyncio.to_thread(lambda: call(**arguments, **alone)))
     transaction = async_session_of(session)
     if transaction is None:
         raise EnqueueError(

@@ -23,7 +23,7 @@ from effects.store.sessions.databases import CallersDatabase
 from effects.store.sessions.joining import commits_alone
 
 _MISSING = "session= is missing, and this thread has an open transaction that writes to the same database"
-_CURE = "pass session=, or a session of its own if that is meant"
+_CURE = "pass session=, or session=effects.ALONE if its effect must happen whatever becomes of that transaction"
 _ENDED = "effects.transactions_ended"  # in the `info` of a driver's connection: how many it has seen
 _OF_OURS = "effects_store"
 WRITES = re.compile(
@@ -58,21 +58,20 @@ def watch(engine: Engine) -> None:
             event.listen(target, name, listener)
 
 
-def check_not_forgotten(database: CallersDatabase, sessions: str, *, has_written: bool = False) -> None:
+def check_not_forgotten(database: CallersDatabase, sessions: str) -> None:
     """Warn, or refuse, if the caller has a transaction of this database's engine under way that has written.
 
     Args:
         sessions: the setting: `warn`, `required` or `off`.
-        has_written: whether the caller has one that is not SQLAlchemy's.
 
     Raises:
         SessionForgotten: so it is, and the setting is `required`, or it is SQLite, whose file the caller has locked.
     """
     writings, with_changes = _writings.get(), _sessions.get()
-    if not writings and not with_changes and not has_written:
+    if not writings and not with_changes:
         return
     owner = current_owner()
-    has_written = has_written or any(_is_open(writing, owner, database) for writing in writings)
+    has_written = any(_is_open(writing, owner, database) for writing in writings)
     if has_written and not database.store.is_postgresql:
         raise SessionForgotten("the database is locked by this thread's own transaction: pass session=")
     if sessions == "off" or not (

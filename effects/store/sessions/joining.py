@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from effects.store.sessions.alone import Alone
+
     AnySession: TypeAlias = (
-        Session
+        Alone
+        | Session
         | scoped_session[Session]
         | Connection
         | sqlite3.Connection

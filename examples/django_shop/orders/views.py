@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 
 from effects_email import send_templated_email
@@ -17,11 +17,9 @@ def pay(request: HttpRequest) -> JsonResponse:
     order = Order.objects.create(email=request.POST["email"], total=Decimal(request.POST["total"]))
     key = f"order:{order.id}:paid"
     context: dict[str, Any] = {"order": order.id, "total": order.total}
-    send_templated_email("order_paid", to=order.email, context=context, event_id=key, session=connection)
-    deliver_webhook(
-        WebhookEvent("order.paid", {"total": order.total, "at": order.paid_at}, key=key), session=connection
-    )
-    pack_order.using(key=key, session=connection).enqueue(order=order.id)
+    send_templated_email("order_paid", to=order.email, context=context, event_id=key)
+    deliver_webhook(WebhookEvent("order.paid", {"total": order.total, "at": order.paid_at}, key=key))
+    pack_order.using(key=key).enqueue(order=order.id)
     if request.POST.get("card") == "declined":
         raise ValueError("the card was declined")  # and nothing is sent
     return JsonResponse({"order": order.id})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from threading import Thread
 
 import pytest
@@ -13,8 +11,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from orders.jobs import pack_order
 from orders.models import Order
 
-from effects import SessionForgotten, SessionForgottenWarning, status
-from effects.contrib.django import app
+from effects import ALONE, status
 from effects.contrib.django.testing import EffectsTests, project_toolkit
 from effects.errors import ConfigurationError
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
@@ -30,40 +27,50 @@ def order() -> Order:
     return Order.objects.create(email="ann@example.com", total=1)
 
 
-@contextmanager
-def without_a_word() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
-class WhatIsForgotten:
+class WhatIsJoined:
     """In both kinds of test cases."""
 
-    def test_a_session_is_forgotten_in_a_block_that_has_written(self: TestCase) -> None:
-        with without_a_word(), transaction.atomic():
-            order()
-            with pytest.raises(SessionForgotten, match="session="):
-                pack_order.enqueue(1)
-
-    def test_a_session_is_forgotten_after_a_savepoint(self: TestCase) -> None:
-        with without_a_word(), transaction.atomic():
-            with transaction.atomic():
-                order()
-            with pytest.raises(SessionForgotten, match="session="):
-                pack_order.enqueue(1)
-
-    def test_none_is_forgotten_outside_of_a_block(self) -> None:
-        with without_a_word():
+    def test_a_call_in_a_block_joins_it(self: TestCase) -> None:
+        with suppress(ValueError), transaction.atomic():
             order()
             pack_order.enqueue(1)
-            with transaction.atomic():
-                order()
-            pack_order.enqueue(2)
+            deliver_webhook(WebhookEvent("order.paid", {"order": 1}))
+            raise ValueError
+        assert self.effects.jobs == []
+        assert self.effects.webhooks == []
+
+    def test_a_savepoint_that_is_rolled_back_takes_its_calls_along(self: TestCase) -> None:
+        with transaction.atomic():
+            with suppress(ValueError), transaction.atomic():
+                pack_order.using(key="gone").enqueue(1)
+                raise ValueError
+            pack_order.using(key="kept").enqueue(order().id)
+        assert [job.key for job in self.effects.jobs] == ["kept"]
+
+    def test_a_call_sees_what_its_block_has_enqueued(self: TestCase) -> None:
+        with transaction.atomic():
+            pack_order.using(key="k").enqueue(1)
+            assert status(key="k").state == "intended"
+
+    def test_a_call_outside_of_a_block_has_a_transaction_of_its_own(self: TestCase) -> None:
+        order()
+        pack_order.enqueue(1)
+        with transaction.atomic():
+            order()
+        pack_order.enqueue(2)
         self.effects.assert_enqueued("orders.pack", times=2)
 
-    def test_none_is_forgotten_where_it_is_given(self) -> None:
-        with without_a_word(), transaction.atomic():
+    def test_a_call_that_is_to_be_alone_is(self: TestCase) -> None:
+        """On SQLite that needs a block that has not locked the file."""
+        if connection.vendor == "sqlite" and not is_in_memory():
+            return
+        with suppress(ValueError), transaction.atomic():
+            pack_order.using(session=ALONE).enqueue(1)
+            raise ValueError
+        assert len(self.effects.jobs) == (0 if connection.in_atomic_block or is_in_memory() else 1)
+
+    def test_a_session_that_is_given_is_joined(self: TestCase) -> None:
+        with transaction.atomic():
             pack_order.using(session=connection).enqueue(order().id)
         self.effects.assert_enqueued("orders.pack", times=1)
 
@@ -80,7 +87,7 @@ class WhatIsForgotten:
         assert job.key == "kept"
 
 
-class RolledBackTests(WhatIsForgotten, EffectsTests, TestCase):
+class RolledBackTests(WhatIsJoined, EffectsTests, TestCase):
     """In a transaction of Django's that is rolled back."""
 
     def test_a_request(self) -> None:
@@ -89,13 +96,6 @@ class RolledBackTests(WhatIsForgotten, EffectsTests, TestCase):
         [mail] = self.effects.emails
         assert mail.to == ["ann@example.com"]
         assert status(key=f"order:{order_id}:paid", job_type="orders.pack").state == "intended"
-
-    def test_a_block_that_only_reads_in_a_test_that_has_written(self) -> None:
-        order()
-        with without_a_word(), transaction.atomic():
-            assert Order.objects.count() == 1
-            if not app.settings.database_url.startswith("sqlite"):  # its blocks lock the file from the beginning
-                pack_order.enqueue(1)
 
     def test_callbacks_of_the_commit_are_the_apps(self) -> None:
         with self.captureOnCommitCallbacks() as callbacks, transaction.atomic():
@@ -132,11 +132,10 @@ class OfTheClassTests(EffectsTests, TestCase):
 
     @classmethod
     def setUpTestData(cls) -> None:
-        with without_a_word():
-            cls.order = order()
-            pack_order.using(key="setup").enqueue(cls.order.id)
-            pack_order.using(key="joined", session=connection).enqueue(cls.order.id)
-            add_endpoint("https://partner.example/hooks", ["order.*"])
+        cls.order = order()
+        pack_order.using(key="setup").enqueue(cls.order.id)
+        pack_order.using(key="joined", session=connection).enqueue(cls.order.id)
+        add_endpoint("https://partner.example/hooks", ["order.*"])
 
     def test_its_rows_are_there(self) -> None:
         self.effects.assert_enqueued("orders.pack", key="setup", order=self.order.id)
@@ -147,19 +146,6 @@ class OfTheClassTests(EffectsTests, TestCase):
 
     def test_and_in_the_next_test_as_they_were(self) -> None:
         assert [job.key for job in self.effects.jobs] == ["setup", "joined"]
-
-
-class OptOutTests(EffectsTests, TestCase):
-    """A forgotten session is what the settings make of it."""
-
-    sessions_required = False
-
-    def test_a_forgotten_session_is_a_warning_where_the_database_admits_it(self) -> None:
-        kind = SessionForgottenWarning if connection.vendor == "postgresql" else SessionForgotten
-        with without_a_word(), transaction.atomic():
-            order()
-            with pytest.raises(kind, match="session="):
-                pack_order.enqueue(1)
 
 
 class WithoutRestTests(EffectsTests, TestCase):
@@ -175,15 +161,8 @@ class WithoutRestTests(EffectsTests, TestCase):
             assert cursor.fetchone() == (0,)
 
 
-class CommittedTests(WhatIsForgotten, EffectsTests, TransactionTestCase):
+class CommittedTests(WhatIsJoined, EffectsTests, TransactionTestCase):
     """With rows that are committed."""
-
-    def test_a_block_that_only_reads(self) -> None:
-        order()
-        with without_a_word(), transaction.atomic():
-            assert Order.objects.count() == 1
-            if connection.vendor == "postgresql":
-                pack_order.enqueue(1)
 
     def test_a_worker(self) -> None:
         pack_order.enqueue(order().id)
@@ -198,12 +177,10 @@ class CommittedTests(WhatIsForgotten, EffectsTests, TransactionTestCase):
 class PlainTests(TestCase):
     """Without a toolkit."""
 
-    def test_a_call_in_the_locked_file_is_answered_at_once(self) -> None:
+    def test_a_call_joins_the_transaction_of_the_test(self) -> None:
         order()
-        pack_order.using(session=connection).enqueue(1)
-        if connection.vendor == "sqlite" and not is_in_memory():
-            with pytest.raises(SessionForgotten, match=r"\(EffectsTests, TestCase\)"):
-                pack_order.enqueue(1)
+        pack_order.using(key="k").enqueue(1)
+        assert status(key="k").state == "intended"
 
 
 class MisuseTests(SimpleTestCase):
