@@ -50,7 +50,7 @@ def list_(context: Context, *, job_type: str | None, status: str | None, limit: 
 )
 @click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="IANA time zone.")
 @click.option("--payload", metavar="JSON", default="{}", show_default=True,
-              help="Payload, with {slot}, {slot_date} and {previous_slot_date} filled in.")  # fmt: skip
+              help="Payload, with {slot}, {slot_date}, {slot_month} filled in.")  # fmt: skip
 @click.option("--key", metavar="TEMPLATE", help="Idempotency key, such as 'sales_report:{slot_date}'.")
 @click.option("--catch-up", type=click.Choice(CATCH_UP), default="latest", show_default=True,
               help="How to handle slots missed while no worker ran.")  # fmt: skip

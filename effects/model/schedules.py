@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Required, Self, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -30,6 +30,7 @@ from effects.errors import ConfigurationError
 from effects.kit.arguments import one_of, optional, printable, require, shown, text, whole
 from effects.kit.plain_values import require_json
 from effects.kit.text.unsafe import nearest
+from effects.model.job import NewJob
 
 CatchUp: TypeAlias = Literal["none", "latest", "all"]
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
@@ -41,7 +42,7 @@ ON_TIME_SECONDS = 300.0  # a slot that is picked up within this was not missed
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,99}")
 _IN_KEY = re.compile(r"\{([a-z_]+)\}")
-PLACEHOLDERS = ("slot", "slot_date", "previous_slot_date")
+PLACEHOLDERS = ("slot", "slot_date", "slot_month", "previous_slot", "previous_slot_date", "previous_slot_month")
 _RULES = {
     **dict.fromkeys(("name", "cron", "zone"), text),
     "key": optional(text),
@@ -61,6 +62,18 @@ _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]{0,39})\}")
 _WINDOWS = tuple(timedelta(hours=1) * 4**power for power in range(11))  # 1 h … 120 years
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule runs, and how; see `Schedule`."""
+
+    cron: Required[str]
+    zone: str
+    catch_up: CatchUp
+    catch_up_max: int
+    overlap: Overlap
+    max_attempts: int | None
+    key: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A job that runs on a schedule.
@@ -69,8 +82,8 @@ class Schedule:
         name: lower case, up to 100 characters; names the schedule in every command.
         job_type: name of a registered job type.
         payload: a mapping that converts to the type's payload class. In its strings `{slot}` (ISO 8601),
-            `{slot_date}` and `{previous_slot_date}` (the date of the slot before) stand for the slot by
-            the schedule's wall clock; another name in braces is refused, unless the job type fills it in.
+            `{slot_date}`, `{slot_month}` (`2026-11`), and with `previous_` those of the slot before, stand for the slot
+            by the schedule's wall clock; another name in braces is refused, unless the job type fills it in.
         cron: five fields (see the head of this module for what happens when the clocks change).
         zone: IANA time zone. Default UTC.
         catch_up: how to handle slots missed while no worker ran: `latest` runs the newest of them, once
@@ -96,6 +109,54 @@ class Schedule:
     overlap: Overlap = "skip"
     max_attempts: int | None = None
     key: str | None = None
+
+    @classmethod
+    def job(cls, job: NewJob, *, name: str | None = None, **options: Unpack[ScheduleOptions]) -> Self:
+        """Schedule a job of a function: `Schedule.job(label.job(order=3), cron="0 3 * * *")`.
+
+        Args:
+            job: its key, with a placeholder, and its `max_attempts` are the schedule's.
+            name: of the schedule; default that of the job type.
+            **options: as of a schedule.
+
+        Raises:
+            ConfigurationError: the job has another option; or as a schedule.
+        """
+        who = f"schedule {shown(name or job.job_type)}"
+        kept = ("job_type", "payload", "key", "max_attempts")
+        for option in job.__struct_fields__:
+            if option not in kept and getattr(job, option) is not None:
+                raise ConfigurationError(f"{who}: its job has {option}; declare that with the job type")
+        of_job: ScheduleOptions = {"key": job.key, "max_attempts": job.max_attempts, **options}
+        return cls(name or job.job_type, job.job_type, job.payload, **of_job)
+
+    @classmethod
+    def report(
+        cls,
+        report: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        format: str | None = None,  # noqa: A002 - as of `request_report`
+        mail: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Self:
+        """Schedule a report of effects-reports.
+
+        Args:
+            report: its name.
+            params: its parameters, with placeholders.
+            name: of the schedule; default that of the report.
+            format: as of `request_report`.
+            mail: of `mail_notice`, to tell that it is ready.
+            **options: as of a schedule.
+
+        Raises:
+            ConfigurationError: as a schedule.
+        """
+        facts = {"params": params, "format": format, "notify": None if mail is None else [mail]}
+        payload = {field: value for field, value in facts.items() if value is not None}
+        return cls(name or report, "report.request", {"report": report, **payload}, **options)
 
     def __post_init__(self) -> None:
         who = f"schedule {shown(self.name)}"
@@ -159,13 +220,10 @@ class Schedule:
         return slots
 
     def _words(self, slot: datetime) -> dict[str, str]:
-        local = self.times.local(slot)
-        previous = self.times.local(self.times.before(slot))
-        return {
-            "slot": local.isoformat(),
-            "slot_date": local.date().isoformat(),
-            "previous_slot_date": previous.date().isoformat(),
-        }
+        slots = {"slot": self.times.local(slot), "previous_slot": self.times.local(self.times.before(slot))}
+        texts = {name: local.isoformat() for name, local in slots.items()}
+        dates = {f"{name}_date": local.date().isoformat() for name, local in slots.items()}
+        return {**texts, **dates, **{f"{name}_month": f"{local:%Y-%m}" for name, local in slots.items()}}
 
 
 @dataclass(frozen=True, slots=True)

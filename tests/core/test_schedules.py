@@ -7,13 +7,16 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from sqlalchemy import literal, select
 
 from effects import ConfigurationError, Effects, JobType, Schedule, Sensitive
 from effects.model.registry import Registry
+from effects_reports import mail_notice, report
+from tests.conftest import AppFactory
 from tests.support.scripted import Scripted
 
 SLOT = datetime(2026, 1, 14, 5, tzinfo=UTC)
-DAILY = {"cron": "0 6 * * *", "zone": "Europe/Berlin"}
+DAILY: Any = {"cron": "0 6 * * *", "zone": "Europe/Berlin"}
 
 
 def schedule(**options: Any) -> Schedule:
@@ -47,6 +50,45 @@ def test_the_date_is_that_of_the_zone() -> None:
 def test_the_previous_slot_is_the_schedules_not_the_calendars() -> None:
     weekly = schedule(cron="0 6 * * MON", payload={"from": "{previous_slot_date}", "to": "{slot_date}"})
     assert weekly.payload_of(datetime(2026, 1, 19, 5, tzinfo=UTC)) == {"from": "2026-01-12", "to": "2026-01-19"}
+
+
+def test_months_and_the_slot_before_have_placeholders() -> None:
+    monthly = schedule(cron="0 3 1 * *", payload={"of": "{previous_slot_month}", "in": "{slot_month} {previous_slot}"})
+    first = datetime(2026, 1, 1, 2, tzinfo=UTC)
+    assert monthly.payload_of(first) == {"of": "2025-12", "in": "2026-01 2025-12-01T03:00:00+01:00"}
+
+
+def test_a_job_of_a_function_is_scheduled(app_factory: AppFactory) -> None:
+    app = app_factory(job_types=[])
+
+    @app.job("shop.label")
+    def label(order: int, month: str = "") -> None: ...
+
+    job = label.using(key="label:{slot_month}", max_attempts=3).job(order=3, month="{slot_month}")
+    app.add_schedules(Schedule.job(job, **DAILY), Schedule.job(label.job(4), name="again", overlap="allow", **DAILY))
+    declared = app.schedules["shop.label"]
+    assert (declared.key_of(SLOT), declared.max_attempts, declared.zone) == ("label:2026-01", 3, "Europe/Berlin")
+    assert declared.payload_of(SLOT) == {"order": 3, "month": "2026-01"}
+    assert (app.schedules["again"].overlap, app.schedules["again"].payload) == ("allow", {"order": 4})
+    with pytest.raises(
+        ConfigurationError, match=r"schedule 'shop\.label': its job has queue; declare that with the job"
+    ):
+        Schedule.job(label.using(queue="fast").job(3), **DAILY)
+
+
+def test_a_report_is_scheduled_as_where_it_is_written_out(app_factory: AppFactory) -> None:
+    ready = mail_notice("ready", "owner@shop.example", link_to="https://shop.example/downloads")
+    nightly = Schedule.report("orders", {"since": "{slot_date}"}, format="csv", mail=ready, **DAILY)
+    request = {"report": "orders", "params": {"since": "{slot_date}"}, "format": "csv", "notify": [ready]}
+    assert nightly.template() == Schedule("orders", "report.request", request, **DAILY).template()
+    assert (nightly.name, nightly.job_type) == ("orders", "report.request")
+    app = app_factory(job_types=[], reports=[orders])
+    app.add_schedules(nightly)
+
+
+@report("orders", key=("n",), formats=("csv",))
+def orders(params: dict[str, str]) -> Any:
+    return select(literal(1).label("n"))
 
 
 def test_the_key_contains_the_slot_where_none_is_given() -> None:
