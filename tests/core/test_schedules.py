@@ -70,9 +70,7 @@ def test_a_job_of_a_function_is_scheduled(app_factory: AppFactory) -> None:
     assert (declared.key_of(SLOT), declared.max_attempts, declared.zone) == ("label:2026-01", 3, "Europe/Berlin")
     assert declared.payload_of(SLOT) == {"order": 3, "month": "2026-01"}
     assert (app.schedules["again"].overlap, app.schedules["again"].payload) == ("allow", {"order": 4})
-    with pytest.raises(
-        ConfigurationError, match=r"schedule 'shop\.label': its job has queue; declare that with the job"
-    ):
+    with pytest.raises(ConfigurationError, match=r"schedule 'shop\.label': its job has queue; declare that with"):
         Schedule.job(label.using(queue="fast").job(3), **DAILY)
 
 

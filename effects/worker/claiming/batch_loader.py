@@ -19,8 +19,8 @@ from effects.errors import (
 )
 from effects.keys.sealing import open_payload, seal_payload, sealed_document
 from effects.kit.text.wording import described
-from effects.model.call_arguments import ArgumentUnknown
 from effects.model.decision import decide
+from effects.model.function_type import ArgumentUnknown
 from effects.model.job import Job
 from effects.model.job_type import PAYLOAD_INVALID, JobType, routing_of, safe_message
 from effects.model.outcome import OUTCOMES, Cancelled, Outcome, Refused, Retry, Snooze
