@@ -14,8 +14,7 @@ from effects.app.effects import Effects
 from effects.errors import ConfigurationError, EnqueueError
 from effects.kit.text.wording import described
 from effects.settings import DEFAULT_DATABASE_URL
-from effects.store.sessions.alone import ALONE
-from effects.store.sessions.asynchronous import run_in_async
+from effects.store.sessions.asynchronous import ALONE, run_in_async
 from effects.store.sessions.databases import living, those_on
 from effects.store.sessions.joining import AnySession, engines_of, joined
 

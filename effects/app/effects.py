@@ -39,7 +39,7 @@ from effects.store.db.store import Store, begin_to_write
 from effects.store.limits.holds import KnownQueues
 from effects.store.notifier import Notifier
 from effects.store.queue.table_ledger import CORE_LEDGER
-from effects.store.sessions.alone import ALONE
+from effects.store.sessions.asynchronous import ALONE
 from effects.store.sessions.databases import (
     CallersDatabase,
     callers_engine,

@@ -15,7 +15,7 @@ from effects.model.alerts import Alert, DeadLetters
 from effects.model.job import Attempt
 from effects.model.outcome import Done
 from effects.operate.tables.alert_episodes import begin_episodes, dead_causes, measure
-from effects.store.sessions.alone import ALONE
+from effects.store.sessions.asynchronous import ALONE
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from effects.operate.tables.dead_letters import DeadFilters
 from effects.operate.tables.job_list import Filters
 from effects.store.db.faults import is_lost
 from effects.store.db.walk import Page, walk
-from effects.store.sessions.alone import ALONE
+from effects.store.sessions.asynchronous import ALONE
 
 INLINE_MAX = 100  # jobs that are acted on at once
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from enum import Enum
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -18,14 +19,22 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from effects.errors import EnqueueError
 from effects.kit.text.wording import described
-from effects.store.sessions.alone import ALONE
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    from effects.store.sessions.alone import Alone
 
+class Alone(Enum):
+    """`effects.ALONE`, the only one: a transaction of our own, in place of a session."""
+
+    ALONE = "ALONE"
+
+    def __repr__(self) -> str:
+        return "effects.ALONE"
+
+
+ALONE = Alone.ALONE
 AnyAsyncSession: TypeAlias = "Alone | AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection"
 
 Result = TypeVar("Result")
