@@ -72,5 +72,5 @@ with lazy.names(__name__):
     from effects.settings import EffectsOptions as EffectsOptions
     from effects.settings import Settings as Settings
     from effects.store.effects.by_key import EffectStatus as EffectStatus
-    from effects.store.sessions.alone import ALONE as ALONE
+    from effects.store.sessions.asynchronous import ALONE as ALONE
     from effects.store.sessions.forgotten import SessionForgottenWarning as SessionForgottenWarning

@@ -28,7 +28,7 @@ from effects.store.enqueue.insert import insert_jobs
 from effects.store.enqueue.new_rows import PROVISIONAL, JobRow
 from effects.store.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.store.queue.table_ledger import CORE_LEDGER
-from effects.store.sessions.alone import ALONE
+from effects.store.sessions.asynchronous import ALONE
 from effects.store.sessions.forgotten import note_writing
 from effects.store.sessions.joining import AnySession
 

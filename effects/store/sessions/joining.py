@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from effects.store.sessions.alone import Alone
+    from effects.store.sessions.asynchronous import Alone
 
     AnySession: TypeAlias = (
         Alone
