@@ -130,34 +130,6 @@ class Schedule:
         of_job: ScheduleOptions = {"key": job.key, "max_attempts": job.max_attempts, **options}
         return cls(name or job.job_type, job.job_type, job.payload, **of_job)
 
-    @classmethod
-    def report(
-        cls,
-        report: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        name: str | None = None,
-        format: str | None = None,  # noqa: A002 - as of `request_report`
-        mail: Any = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> Self:
-        """Schedule a report of effects-reports.
-
-        Args:
-            report: its name.
-            params: its parameters, with placeholders.
-            name: of the schedule; default that of the report.
-            format: as of `request_report`.
-            mail: of `mail_notice`, to tell that it is ready.
-            **options: as of a schedule.
-
-        Raises:
-            ConfigurationError: as a schedule.
-        """
-        facts = {"params": params, "format": format, "notify": None if mail is None else [mail]}
-        payload = {field: value for field, value in facts.items() if value is not None}
-        return cls(name or report, "report.request", {"report": report, **payload}, **options)
-
     def __post_init__(self) -> None:
         who = f"schedule {shown(self.name)}"
         for name, rule in _RULES.items():

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
-from sqlalchemy import literal, select
 
 from effects import ConfigurationError, Effects, JobType, Schedule, Sensitive
 from effects.model.registry import Registry
-from effects_reports import mail_notice, report
 from tests.conftest import AppFactory
 from tests.support.scripted import Scripted
 
@@ -72,21 +70,6 @@ def test_a_job_of_a_function_is_scheduled(app_factory: AppFactory) -> None:
     assert (app.schedules["again"].overlap, app.schedules["again"].payload) == ("allow", {"order": 4})
     with pytest.raises(ConfigurationError, match=r"schedule 'shop\.label': its job has queue; declare that with"):
         Schedule.job(label.using(queue="fast").job(3), **DAILY)
-
-
-def test_a_report_is_scheduled_as_where_it_is_written_out(app_factory: AppFactory) -> None:
-    ready = mail_notice("ready", "owner@shop.example", link_to="https://shop.example/downloads")
-    nightly = Schedule.report("orders", {"since": "{slot_date}"}, format="csv", mail=ready, **DAILY)
-    request = {"report": "orders", "params": {"since": "{slot_date}"}, "format": "csv", "notify": [ready]}
-    assert nightly.template() == Schedule("orders", "report.request", request, **DAILY).template()
-    assert (nightly.name, nightly.job_type) == ("orders", "report.request")
-    app = app_factory(job_types=[], reports=[orders])
-    app.add_schedules(nightly)
-
-
-@report("orders", key=("n",), formats=("csv",))
-def orders(params: dict[str, str]) -> Any:
-    return select(literal(1).label("n"))
 
 
 def test_the_key_contains_the_slot_where_none_is_given() -> None:
