@@ -20,7 +20,7 @@ from effects.kit.logs import own_logger
 from effects.model.settlement import Settlement
 from effects.worker.attempts.attempt import RunningAttempt
 from effects.worker.context import WorkerContext
-from effects.worker.machine.runtime import Runtime, rare_collections
+from effects.worker.machine.runtime import Runtime
 from effects.worker.parts import FLUSH_SECONDS, JOIN_SECONDS, LastResort, OwnProcess, Parts, Shutdown
 from effects.worker.queues.worker_queues import planned
 from effects.worker.recording.observers import Observer
@@ -248,7 +248,7 @@ class Worker:
             self._last_resort.start(supervisor)
             if parts.start(checked=checked):
                 try:
-                    with rare_collections():
+                    with self._runtime.rare_collections():
                         loop()
                 except (KeyboardInterrupt, SystemExit):  # of the program that runs us
                     raise

@@ -1,71 +1,277 @@
-"""What must hold of every world that has come to rest: its tables against the receiver's log."""
+"""What must hold of every world that has come to rest: its tables against the receiver's log.
+
+A rule is a function of `Facts` that yields a sentence for each thing that is wrong; `RULES` lists them.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
-from itertools import combinations
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
-from effects.operate.tables.audit import audit
+import msgspec
+
+from effects.kit.exit_codes import ExitCode
 from effects.store.schema.job_tables import STATUS_LIVE
-from tests.simulator.world import Arrival, World
+from tests.simulator.jobs import ATTEMPTS_MAX, RETRY_SECONDS, Run
+from tests.simulator.plan import WAYS, Plan, PlannedJob
+from tests.simulator.world import World
 
-_ATTEMPTS = "SELECT job_id, lease_token, verdict FROM effects_job_attempts"
-_ENDED = "SELECT id, status, attempts, unknown_count, on_unknown FROM effects_job_history"
+EXACT_SECONDS = 0.05  # between the world's clock and the database's times of an attempt
+SLOT_MS = 60_000
+COUNTED = ("failed", "unknown", "timed_out", "succeeded", "refused")
+_ATTEMPTS = "SELECT job_id, lease_token, outcome, verdict, late_verdict FROM effects_job_attempts ORDER BY 1, 2"
+_JOBS = """
+SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_job_history
+UNION ALL SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_jobs ORDER BY 1"""
+_MARKED = "SELECT job_id FROM effects_job_actions WHERE action = 'mark_done'"
+_SLOTS = "SELECT slot, outcome FROM effects_definition_runs ORDER BY 1"
+
+
+class AttemptRow(msgspec.Struct, frozen=True):
+    job_id: int
+    token: int
+    outcome: str
+    verdict: str | None
+    late: str | None
+
+
+class Facts:
+    """A world and what its tables say."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.plan, query = world, world.plan, world.database.query
+        self.attempts = {(row[0], row[1]): AttemptRow(*row) for row in query(_ATTEMPTS)}
+        self.jobs: dict[int, tuple[str, str, bool]] = {row[0]: row[1:] for row in query(_JOBS)}
+        self.live = query(f"SELECT id, status FROM effects_jobs WHERE {STATUS_LIVE} ORDER BY id")
+        self.marked = {job for (job,) in query(_MARKED)}
+        self.applied = Counter(map(tuple, query("SELECT job_id, token FROM applied")))
+        self.planned: dict[str, PlannedJob] = {job.name: job for job in world.plan.jobs}
+        self.runs = world.receiver.runs
+        self.ids: dict[str, list[int]] = defaultdict(list)
+        for job_id, (name, *_) in self.jobs.items():
+            self.ids[name].append(job_id)
+        self.clock_is_right = not world.plan.has("clock", "failover")
+
+    @cached_property
+    def arrivals(self) -> list[Run]:
+        return [run for run in self.runs if run.arrived is not None]
+
+    def accepted(self, name: str) -> list[Run]:
+        """Those of its runs that had ended when their end was recorded: a worker that gives one up goes on without."""
+        recorded, never = self.world.recorded, float("-inf")
+        return [run for run in self.runs_of.get(name, ()) if recorded.get(run.key, never) >= run.ended]
+
+    @cached_property
+    def runs_of(self) -> dict[str, list[Run]]:
+        runs: dict[str, list[Run]] = defaultdict(list)
+        for run in self.runs:
+            runs[run.name].append(run)
+        return runs
 
 
 def complaints(world: World) -> list[str]:
     """What does not hold; empty for a world in which everything was right."""
-    host = world.hosts[0]
-    host.enter(world.database, world.control)
-    with closing(sqlite3.connect(world.file)) as connection:
-        verdicts = {(job, token): verdict for job, token, verdict in connection.execute(_ATTEMPTS)}
-        statuses = {job: status for job, status, *_ in connection.execute(_ENDED)}
-        live = connection.execute(f"SELECT id, status FROM effects_jobs WHERE {STATUS_LIVE}").fetchall()
-    return [
-        *(f"job {job} is {status} though everything is at rest" for job, status in live),
-        *_of_attempts(world, verdicts),
-        *_of_jobs(world, statuses, verdicts),
-        *_of_groups(world, verdicts),
-        *(f"effects audit: {finding}" for finding in audit(host.app.store, host.app.ledgers)),
-    ]
+    facts = Facts(world)
+    return [sentence for rule in RULES for sentence in rule(facts)]
 
 
-def _of_attempts(world: World, verdicts: dict[tuple[int, int], str]) -> Iterator[str]:
-    arrived = {(arrival.job_id, arrival.token) for arrival in world.arrivals}
-    for key, verdict in verdicts.items():
-        if verdict == "done" and key not in arrived:
-            yield f"an attempt of job {key[0]} is done, and nothing arrived"
-        if verdict == "not_done" and key in arrived:
-            yield f"an attempt of job {key[0]} is recorded as not done, and it arrived"
-    for key in arrived - verdicts.keys():
-        yield f"an attempt of job {key[0]} arrived, and none is on record"
+def nothing_is_stuck(facts: Facts) -> Iterator[str]:
+    for job, status in facts.live:
+        yield f"job {job} is {status} though everything is at rest"
+    for name in facts.planned:
+        if name not in facts.world.ids:
+            yield f"{name} was never enqueued"
 
 
-def _of_jobs(world: World, statuses: dict[int, str], verdicts: dict[tuple[int, int], str]) -> Iterator[str]:
-    policies = {job.name: job.policy for job in world.plan.jobs}
-    arrivals = Counter(arrival.name for arrival in world.arrivals)
-    unknown = Counter(job for (job, _), verdict in verdicts.items() if verdict == "unknown")
-    for name, job in world.ids.items():
-        if statuses.get(job) == "succeeded" and not arrivals[name]:
+def attempts_are_as_they_arrived(facts: Facts) -> Iterator[str]:
+    arrived = {run.key for run in facts.arrivals}
+    for key, attempt in facts.attempts.items():
+        if facts.world.failed_over and key not in {run.key for run in facts.runs}:
+            continue  # written back, with a token of its own
+        if attempt.late is not None and attempt.outcome != "lost" and attempt.verdict != "unknown":
+            yield f"an attempt of job {key[0]} is {attempt.outcome}, and known too late as {attempt.late}"
+        for word, verdict in (("recorded", attempt.verdict), ("known too late", attempt.late)):
+            if verdict == "done" and key not in arrived:
+                yield f"an attempt of job {key[0]} is {word} as done, and nothing arrived"
+            if verdict == "not_done" and key in arrived:
+                yield f"an attempt of job {key[0]} is {word} as not done, and it arrived"
+
+
+def arrivals_are_on_record(facts: Facts) -> Iterator[str]:
+    """But for what a failover lost together with the worker that remembered it."""
+    excused = facts.world.failed_over
+    for run in facts.arrivals:
+        if run.key not in facts.attempts and not excused:
+            yield f"an attempt of job {run.job_id} arrived, and none is on record"
+
+
+def effects_happen_once_or_are_unknown(facts: Facts) -> Iterator[str]:
+    arrivals = Counter(run.name for run in facts.arrivals)
+    unknown = Counter(
+        facts.jobs[key[0]][0] for key, attempt in facts.attempts.items()
+        if attempt.verdict == "unknown" and key[0] in facts.jobs
+    )  # fmt: skip
+    for name, ids in facts.ids.items():
+        if any(facts.jobs[job][1] == "succeeded" for job in ids) and not arrivals[name]:
             yield f"{name} is done, and nothing arrived"
-        if arrivals[name] - 1 > unknown[job]:
-            yield f"{name} arrived {arrivals[name]} times with {unknown[job]} unknown attempts on record"
-        if policies[name] == "hold" and arrivals[name] > 1:
-            yield f"{name} arrived {arrivals[name]} times, though what is unknown is to be held"
+        if arrivals[name] - 1 > unknown[name] and not facts.world.failed_over:
+            yield f"{name} arrived {arrivals[name]} times with {unknown[name]} unknown attempts on record"
 
 
-def _of_groups(world: World, verdicts: dict[tuple[int, int], str]) -> Iterator[str]:
-    """Two jobs of a group are never under way together, but where a worker that was given up goes on."""
-    groups = {job.name: job.group for job in world.plan.jobs}
-    in_order: dict[str, list[Arrival]] = {}
-    for arrival in world.arrivals:
-        group = groups[arrival.name]
-        if group is not None and verdicts.get((arrival.job_id, arrival.token)) == "done":
-            in_order.setdefault(group, []).append(arrival)
-    for group, arrivals in in_order.items():
-        for first, second in combinations(arrivals, 2):
-            if first.at < second.until and second.at < first.until:
-                yield f"{first.name} and {second.name} of {group} were under way together"
+def what_is_unknown_is_repeated_as_the_policy_says(facts: Facts) -> Iterator[str]:
+    most = {"hold": 1, "repeat_once": 2}
+    times = Counter(run.job_id for run in facts.arrivals)
+    for job_id, (name, *_) in facts.jobs.items():
+        policy = facts.planned[name].policy if name in facts.planned else "repeat"
+        if times[job_id] > most.get(policy, ATTEMPTS_MAX + 5) and not facts.world.failed_over:
+            yield f"{name} ({policy}) arrived {times[job_id]} times by one job"
+
+
+def attempts_are_bounded(facts: Facts) -> Iterator[str]:
+    counted = Counter(key[0] for key, attempt in facts.attempts.items() if attempt.outcome in COUNTED)
+    for job, attempts in counted.items():
+        if attempts > ATTEMPTS_MAX:
+            yield f"job {job} had {attempts} attempts"
+
+
+def waits_are_kept(facts: Facts) -> Iterator[str]:
+    """A retry comes after its pause, a delayed job after its delay."""
+    if not facts.clock_is_right:
+        return
+    for name, runs in facts.runs_of.items():
+        for before, after in pairwise(runs):
+            attempt = facts.attempts.get(before.key)
+            failed = attempt is not None and attempt.outcome == "failed" and before.job_id == after.job_id
+            if failed and after.began < before.ended + RETRY_SECONDS - EXACT_SECONDS:
+                yield f"{name} was tried again {after.began - before.ended:.2f} s after it failed"
+        job = facts.planned.get(name)
+        if job is not None and runs[0].began < job.at + job.delay - EXACT_SECONDS:
+            yield f"{name} began {job.at + job.delay - runs[0].began:.2f} s before its time"
+
+
+def groups_are_in_order(facts: Facts) -> Iterator[str]:
+    """A job of a group begins when those before it have ended; one that a worker was given up with counts no more."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for name, job in facts.planned.items():
+        if job.group is not None:
+            groups[job.group] += facts.accepted(name)
+    for group, runs in groups.items():
+        for before, after in pairwise(sorted(runs, key=lambda run: (run.job_id, run.began))):
+            if after.began < before.ended and not facts.world.failed_over:
+                yield f"{after.name} of {group} began before {before.name} had ended"
+
+
+def caps_hold(facts: Facts) -> Iterator[str]:
+    for key, most in facts.plan.climate.caps.items():
+        edges: list[tuple[float, int]] = []
+        for name, job in facts.planned.items():
+            if job.limit == key:
+                for run in facts.accepted(name):
+                    edges += [(run.began, 1), (run.ended, -1)]
+        under_way = 0
+        for _, step in sorted(edges):
+            under_way += step
+            if under_way > most and facts.clock_is_right:
+                yield f"{under_way} jobs of {key} were under way together"
+                break
+
+
+def what_is_applied_is_done(facts: Facts) -> Iterator[str]:
+    """An `apply` commits with its outcome, once."""
+    for key, times in facts.applied.items():
+        attempt = facts.attempts.get(key)
+        if times > 1:
+            yield f"the apply of an attempt of job {key[0]} was committed {times} times"
+        resolved = attempt is not None and attempt.late == "done" and key[0] in facts.marked
+        if not resolved and (attempt is None or attempt.verdict != "done"):
+            yield f"the apply of an attempt of job {key[0]} was committed, and it is not done"
+    for key, attempt in facts.attempts.items():
+        job = facts.planned.get(facts.jobs[key[0]][0]) if key[0] in facts.jobs else None
+        applies = job is not None and job.applies and not facts.world.failed_over
+        if applies and attempt.verdict == "done" and not facts.applied[key]:
+            yield f"an attempt of job {key[0]} is done, and its apply is not"
+
+
+def cancelled_is_cancelled(facts: Facts) -> Iterator[str]:
+    """None arrives that was said not to, and no attempt is followed by another."""
+    most = {"cancelled": 0, "stopped": 1, "released": 1}
+    for act in facts.world.people.acts:
+        if act.result not in most or len(facts.ids[act.subject]) > 1 or facts.world.failed_over:
+            continue
+        runs = facts.runs_of.get(act.subject, ())
+        if act.prevented and any(run.arrived and run.arrived > act.at for run in runs):
+            yield f"{act.subject} arrived after its cancellation had said that it would not"
+        if sum(run.began > act.at for run in runs) > most[act.result]:
+            yield f"{act.subject} was cancelled ({act.result}), and went on"
+
+
+def one_job_has_a_key(facts: Facts) -> Iterator[str]:
+    for name, ids in facts.ids.items():
+        first = [job for job in ids if facts.jobs[job][2]]
+        if len(first) != 1 and (name not in facts.planned or facts.planned[name].keyed):
+            yield f"{name} was enqueued {len(first)} times"
+
+
+def every_slot_has_its_job(facts: Facts) -> Iterator[str]:
+    slots: list[Any] = facts.world.database.query(_SLOTS)
+    for _, outcome in slots:
+        if outcome != "enqueued":
+            yield f"a slot is {outcome}"
+    times = [slot for slot, _ in slots]
+    for before, after in pairwise(times):
+        if facts.clock_is_right and after - before > SLOT_MS:
+            yield f"no slot between {before} and {after}"
+
+
+def workers_live(facts: Facts) -> Iterator[str]:
+    """None ends by itself, or logs an error, that nothing in the plan explains."""
+    ends, errors = _expected(facts.plan)
+    for process, code in facts.world.ends:
+        if code not in ends:
+            yield f"{process} ended with {code}"
+    for event, times in facts.world.errors.items():
+        if event not in errors:
+            yield f"the log says {event}, {times} times"
+
+
+def _expected(plan: Plan) -> tuple[set[str], set[str]]:
+    """With which codes workers may end, and which errors they may log."""
+    ends, errors = {"0"}, {"job.dead"}
+    if plan.has("freeze", "freeze in a handler", "stall", "preempt"):  # a part that does not come round ends its worker
+        ends.add(str(int(ExitCode.PART_FAILED)))
+        errors |= {"worker.part_failed", "worker.fenced_off"}
+    if plan.has("away", "clock", "failover"):
+        errors.add("worker.fenced_off")
+    if plan.has("cut before commit", "cut after commit"):  # two in a row are blamed on the statement
+        errors |= {"database.rejected", "settle.failed"}
+    if plan.climate.ways[WAYS.index("silent")]:
+        ends.add(str(int(ExitCode.HANDLERS_HANG)))
+        errors.add("worker.handlers_hang")
+    if any(job.applies not in (None, "row") for job in plan.jobs):
+        errors |= {"settle.failed", "late.not_resolved"}
+    return ends, errors
+
+
+def what_is_lost_has_a_reason(facts: Facts) -> Iterator[str]:
+    """Its worker ended, or was away for a while."""
+    if facts.plan.has("freeze", "freeze in a handler", "stall", "preempt", "clock", "failover"):
+        return
+    for run in facts.runs:
+        attempt = facts.attempts.get(run.key)
+        if attempt is not None and attempt.outcome == "lost" and run.process not in facts.world.gone:
+            yield f"an attempt of {run.name} was lost, and its worker was there"
+
+
+def the_audit_is_clean(facts: Facts) -> Iterator[str]:
+    yield from facts.world.findings
+
+
+RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
+    nothing_is_stuck, attempts_are_as_they_arrived, arrivals_are_on_record, effects_happen_once_or_are_unknown,
+    what_is_unknown_is_repeated_as_the_policy_says, attempts_are_bounded, waits_are_kept, groups_are_in_order,
+    caps_hold, what_is_applied_is_done, cancelled_is_cancelled, one_job_has_a_key, every_slot_has_its_job,
+    workers_live, what_is_lost_has_a_reason, the_audit_is_clean,
+)  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from queue import Empty
 from types import FrameType
 from typing import Any
 
 from effects.worker.machine.runtime import Readiness, Runtime
 from tests.simulator.scheduler import Scheduler, Signal, SimLock, SimProcess, SimQueue, SimThread
-
-HEARD_SECONDS = 1.0  # at most, until a worker looks for a commit; those that follow meanwhile are seen with it
 
 
 class SimRuntime(Runtime):
@@ -19,13 +18,19 @@ class SimRuntime(Runtime):
     Args:
         drift: how much faster than true time its clock goes, as a share.
         committed: woken by every commit, as a file's changes are.
+        heard_seconds: at most, until it looks for a commit; those that follow meanwhile are seen with it.
     """
 
-    def __init__(self, scheduler: Scheduler, process: SimProcess, committed: Signal, *, drift: float = 0.0) -> None:
-        self.scheduler, self.process, self._committed = scheduler, process, committed
+    rare_collections = staticmethod(nullcontext)
+
+    def __init__(
+        self, scheduler: Scheduler, process: SimProcess, committed: Signal, *, drift: float, heard_seconds: float
+    ) -> None:
+        self.scheduler, self.process = scheduler, process
+        self._committed, self._heard_seconds = committed, heard_seconds
         self._rate, self._number = 1.0 + drift, 0
-        self.monotonic = self.lease_clock = self._clock  # type: ignore[assignment]
-        self.random = scheduler.random.random  # type: ignore[assignment]
+        self.monotonic = self.lease_clock = self._clock
+        self.random = scheduler.random.random
         self.current = lambda: scheduler.running  # type: ignore[assignment,return-value]
 
     def _clock(self) -> float:
@@ -51,7 +56,7 @@ class SimRuntime(Runtime):
         raise OSError("no files in this world")
 
     def file_changes(self, paths: Sequence[str]) -> Any:
-        return SimChanges(self.scheduler, self._committed)
+        return SimChanges(self.scheduler, self._committed, self._heard_seconds)
 
     def is_interrupt(self, error: BaseException) -> bool:
         return False
@@ -67,15 +72,15 @@ class SimRuntime(Runtime):
 class SimChanges:
     """`FileChanges` of the world's database."""
 
-    def __init__(self, scheduler: Scheduler, committed: Signal) -> None:
-        self._scheduler, self._committed = scheduler, committed
+    def __init__(self, scheduler: Scheduler, committed: Signal, heard_seconds: float) -> None:
+        self._scheduler, self._committed, self._heard_seconds = scheduler, committed, heard_seconds
 
     def wait(self, seconds: float) -> bool:
         before = self._committed.times
         self._committed.wait(seconds)
         heard = self._committed.times > before
         if heard:
-            self._scheduler.sleep(HEARD_SECONDS * self._scheduler.random.random())
+            self._scheduler.sleep(self._heard_seconds * self._scheduler.random.random())
         return heard
 
     def interrupt(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from greenlet import greenlet
 
-PATIENCE_STEPS = 2_000_000  # of one world; more is a loop that waits for nothing
+PATIENCE_STEPS = 200_000  # of one world; more is a loop that waits for nothing
+LEAST_SECONDS = 1e-6  # that a wait takes: two readings of a clock are never the same
 
 
 class CrashedError(BaseException):
@@ -24,8 +25,12 @@ class SimProcess:
     def __init__(self, name: str) -> None:
         self.name = name
         self.crashed = False
+        self.immune = False  # no fault meets its commits
         self.frozen_until = 0.0
         self.threads: list[SimThread] = []
+
+    def freeze(self, until: float) -> None:
+        self.frozen_until = max(self.frozen_until, until)
 
 
 class SimThread:
@@ -70,6 +75,7 @@ class Scheduler:
         self.steps = 0
         self.hub = greenlet.getcurrent()
         self.running: SimThread | None = None
+        self.preempted: Callable[[SimThread], float] | None = None  # how long a thread that may go on does not
         self._processes: set[SimProcess] = set()
         self._ready: list[SimThread] = []
         self._timers: list[tuple[float, int, SimThread, object]] = []
@@ -100,7 +106,7 @@ class Scheduler:
             signal.waiters.append(thread)
         if seconds is not None:
             thread.timer = timer = object()
-            heapq.heappush(self._timers, (self.now + max(seconds, 0.0), next(self._numbers), thread, timer))
+            heapq.heappush(self._timers, (self.now + max(seconds, LEAST_SECONDS), next(self._numbers), thread, timer))
         self._switch(thread)
         if signal is not None and thread in signal.waiters:
             signal.waiters.remove(thread)
@@ -109,6 +115,11 @@ class Scheduler:
         """Have a thread that waits go on."""
         thread.timer = thread.waits_for = None
         self._ready.append(thread)
+
+    @property
+    def running_process(self) -> str:
+        """Its name."""
+        return self.running.process.name if self.running is not None else ""
 
     def _caller(self) -> SimThread:
         thread = self.running
@@ -162,13 +173,17 @@ class Scheduler:
         index = self.random.randrange(len(ready)) if len(ready) > 1 else 0
         ready[index], ready[-1] = ready[-1], ready[index]
         thread = ready.pop()
-        if thread.process.frozen_until > self.now and not thread.process.crashed:
+        if not thread.process.crashed and (until := self._held_up_until(thread)) > self.now:
             thread.timer = timer = object()
-            heapq.heappush(self._timers, (thread.process.frozen_until, next(self._numbers), thread, timer))
+            heapq.heappush(self._timers, (until, next(self._numbers), thread, timer))
             return
         self.running = thread
         thread.greenlet.switch()
         self.running = None
+
+    def _held_up_until(self, thread: SimThread) -> float:
+        seconds = self.preempted(thread) if self.preempted is not None else 0.0
+        return max(self.now + seconds, thread.process.frozen_until)
 
 
 class Signal:

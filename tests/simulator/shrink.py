@@ -1,4 +1,4 @@
-"""The smallest plan that still fails: faults are left out first, then workers, then jobs."""
+"""The smallest plan that still fails: faults are left out first, then acts of people, workers and jobs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, runs: int) -> Plan:
         return next(left, None) is not None and fails(smaller)
 
     plan = replace(plan, faults=_fewest(plan.faults, lambda faults: still_fails(replace(plan, faults=faults))))
+    plan = replace(plan, acts=_fewest(plan.acts, lambda acts: still_fails(replace(plan, acts=acts))))
     for workers in range(1, plan.workers):
         if still_fails(smaller := replace(plan, workers=workers)):
             plan = smaller

@@ -1,43 +1,67 @@
-"""Whole workers over virtual time: whatever the seed plans, the ledger says what the receiver saw."""
+"""Worlds come to rest, and their tables say what their receivers saw."""
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.simulator.hunt import hunt, smallest, story
 from tests.simulator.oracle import complaints
 from tests.simulator.plan import Plan, PlannedFault, plan_of
 from tests.simulator.shrink import shrunk
 from tests.simulator.world import Studio
+from tests.support.sampling import is_full
 
-WORLDS = 400 if os.environ.get("EFFECTS_TEST_FULL") else 3
-SHRINKING_RUNS = 60
+CASES, JOBS = 40, 40
+WORLDS = 500 if is_full() else 13  # of each case
+REPLAYED = 30  # a seed with most kinds of fault
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with Studio(tmp_path_factory.mktemp("worlds")) as opened:
+def studio() -> Iterator[Studio]:
+    with tempfile.TemporaryDirectory() as folder, Studio(Path(folder)) as opened:
         yield opened
 
 
-def test_every_world_comes_to_rest_with_a_ledger_that_is_right(studio: Studio) -> None:
-    """The seed of each is drawn from EFFECTS_TEST_SEED; a failure is shrunk, and its timeline printed."""
-    draw = random.Random(f"worlds {os.environ['EFFECTS_TEST_SEED']}")
-    for _ in range(WORLDS):
-        plan = plan_of(draw.getrandbits(32))
-        if complaints(studio.run(plan)):
-            pytest.fail(_story(studio, shrunk(plan, lambda smaller: _fails(studio, smaller), runs=SHRINKING_RUNS)))
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("case", range(CASES))
+def test_every_world_comes_to_rest_with_a_ledger_that_is_right(studio: Studio, case: int) -> None:
+    """The first seed of each case is drawn from EFFECTS_TEST_SEED; a failure is shrunk, and its timeline printed."""
+    first = random.Random(f"worlds {os.environ['EFFECTS_TEST_SEED']} {case}").getrandbits(32)
+    failing = hunt(studio, first, WORLDS, JOBS)
+    if failing is not None:
+        plan, wrong = failing
+        world = smallest(studio, plan)
+        text = f"python -m tests.simulator.hunt {plan.seed} --jobs {JOBS}  # {wrong}"
+        pytest.fail(f"{text}\n{story(world, complaints(world))}")
 
 
-def test_the_same_plan_gives_the_same_timeline(studio: Studio) -> None:
-    plan = plan_of(7, jobs=30)
-    timelines = [studio.run(plan).timeline for _ in range(2)]
+def test_a_seed_has_one_timeline_in_any_process() -> None:
+    command = [sys.executable, "-m", "tests.simulator.hunt", str(REPLAYED)]
+    outputs = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        outputs.append(ran.stdout.splitlines()[1:])  # without the time that it took
+    assert len(outputs[0]) > 100
+    assert outputs[0] == outputs[1]
+
+
+def test_a_world_depends_on_none_before_it(studio: Studio) -> None:
+    timelines = []
+    for before in (3, 4):
+        studio.run(plan_of(before, jobs=10))
+        timelines.append(studio.run(plan_of(REPLAYED)).timeline)
     assert timelines[0] == timelines[1]
-    assert len(timelines[0]) > len(plan.jobs)
 
 
 def test_a_failing_plan_is_shrunk_to_what_it_needs() -> None:
@@ -48,17 +72,6 @@ def test_a_failing_plan_is_shrunk_to_what_it_needs() -> None:
         names = {job.name for job in smaller.jobs}
         return {"job3", "job30"} <= names and any(fault.worker == 4 for fault in smaller.faults) and smaller.workers > 1
 
-    smallest = shrunk(plan, fails, runs=200)
-    assert {job.name for job in smallest.jobs} == {"job3", "job30"}
-    assert ([fault.worker for fault in smallest.faults], smallest.workers) == ([4], 2)
-
-
-def _fails(studio: Studio, plan: Plan) -> bool:
-    return bool(complaints(studio.run(plan)))
-
-
-def _story(studio: Studio, plan: Plan) -> str:
-    """What a person reads: the complaints, the plan and the timeline."""
-    world = studio.run(plan)
-    lines = [f"seed {plan.seed}, {plan.workers} workers, {len(plan.jobs)} jobs", *complaints(world), *world.timeline]
-    return "\n".join(lines)
+    smallest_plan = shrunk(plan, fails, runs=200)
+    assert {job.name for job in smallest_plan.jobs} == {"job3", "job30"}
+    assert ([fault.worker for fault in smallest_plan.faults], smallest_plan.workers) == ([4], 2)

@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
@@ -158,6 +158,7 @@ class Runtime:
     current: Callable[[], threading.Thread] = staticmethod(threading.current_thread)
     on_event_loop: Callable[[], bool] = staticmethod(runs_here)
     answer = staticmethod(answer)
+    rare_collections: Callable[[], AbstractContextManager[None]] = staticmethod(rare_collections)
 
     # A clock that also runs while the machine is suspended, as leases do on the database's clock.
     # Without such a clock (macOS), the plain one, which stops meanwhile.

@@ -1,0 +1,63 @@
+"""Run worlds until one fails: `python -m tests.simulator.hunt 4711` replays one seed and prints its timeline."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.simulator.oracle import complaints
+from tests.simulator.plan import Plan, plan_of
+from tests.simulator.shrink import shrunk
+from tests.simulator.world import Studio, World
+
+SHRINKING_RUNS = 60
+
+
+def story(world: World, wrong: list[str]) -> str:
+    """What a person reads: what is wrong, the plan, and what happened when."""
+    plan = world.plan
+    head = f"seed {plan.seed}: {plan.workers} workers, {len(plan.jobs)} jobs, {plan.climate}"
+    return "\n".join([head, *wrong, *(str(fault) for fault in plan.faults), *world.timeline])
+
+
+def smallest(studio: Studio, plan: Plan, *, runs: int = SHRINKING_RUNS) -> World:
+    """The world of the smallest plan that was found to fail as this one does."""
+    return studio.run(shrunk(plan, lambda smaller: bool(complaints(studio.run(smaller))), runs=runs))
+
+
+def hunt(studio: Studio, first: int, worlds: int, jobs: int) -> tuple[Plan, list[str]] | None:
+    """The first plan whose world fails, and what is wrong with it."""
+    for seed in range(first, first + worlds):
+        plan = plan_of(seed, jobs=jobs)
+        if wrong := complaints(studio.run(plan)):
+            return plan, wrong
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--worlds", type=int, default=1, help="so many seeds from this one on, until one fails")
+    parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--shrink", action="store_true", help="leave out of the plan what the failure does not need")
+    given = parser.parse_args()
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder, Studio(Path(folder)) as studio:
+        failing = hunt(studio, given.seed, given.worlds, given.jobs)
+        if failing is None:
+            seconds = time.process_time() - began
+            print(f"{given.worlds} worlds were right; {1000 * seconds / given.worlds / given.jobs:.1f} ms an effect")
+            if given.worlds == 1:
+                print(story(studio.run(plan_of(given.seed, jobs=given.jobs)), []))
+            return 0
+        plan, wrong = failing
+        world = smallest(studio, plan) if given.shrink else studio.run(plan)
+        print(story(world, complaints(world) if given.shrink else wrong))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
