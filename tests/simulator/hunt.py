@@ -43,19 +43,19 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=1, help="so many seeds from this one on, until one fails")
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--shrink", action="store_true", help="leave out of the plan what the failure does not need")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, Studio(Path(folder)) as studio:
-        failing = hunt(studio, given.seed, given.worlds, given.jobs)
+        failing = hunt(studio, arguments.seed, arguments.worlds, arguments.jobs)
         if failing is None:
-            seconds = time.process_time() - began
-            print(f"{given.worlds} worlds were right; {1000 * seconds / given.worlds / given.jobs:.1f} ms an effect")
-            if given.worlds == 1:
-                print(story(studio.run(plan_of(given.seed, jobs=given.jobs)), []))
+            each = 1000 * (time.process_time() - began) / arguments.worlds / arguments.jobs
+            print(f"{arguments.worlds} worlds were right; {each:.1f} ms an effect")
+            if arguments.worlds == 1:
+                print(story(studio.run(plan_of(arguments.seed, jobs=arguments.jobs)), []))
             return 0
         plan, wrong = failing
-        world = smallest(studio, plan) if given.shrink else studio.run(plan)
-        print(story(world, complaints(world) if given.shrink else wrong))
+        world = smallest(studio, plan) if arguments.shrink else studio.run(plan)
+        print(story(world, complaints(world) if arguments.shrink else wrong))
         return 1
 
 

@@ -241,8 +241,8 @@ def _expected(plan: Plan) -> tuple[set[str], set[str]]:
     """With which codes workers may end, and which errors they may log."""
     ends, errors = {"0"}, {"job.dead"}
     if plan.has("freeze", "freeze in a handler", "stall", "preempt"):  # a part that does not come round ends its worker
-        ends.add(str(int(ExitCode.PART_FAILED)))
-        errors |= {"worker.part_failed", "worker.fenced_off"}
+        ends |= {str(int(ExitCode.PART_FAILED)), str(int(ExitCode.HANDLERS_HANG))}
+        errors |= {"worker.part_failed", "worker.fenced_off", "worker.handlers_hang"}
     if plan.has("away", "clock", "failover"):
         errors.add("worker.fenced_off")
     if plan.has("cut before commit", "cut after commit"):  # two in a row are blamed on the statement

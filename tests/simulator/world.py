@@ -367,10 +367,9 @@ class Studio:
         apps = [weakref.ref(host.app) for host in self.hosts]
         for host in self.hosts:
             host.app.store.dispose()
-            host.database = host.process = None
+            del host.app  # worlds that are kept have the host
         self._file.close()
-        self.hosts.clear()  # the list that its worlds have, too
-        del host, self._errors
+        self.hosts.clear()
         gc.collect()
         assert error[0] is not None or not any(app() for app in apps), "worlds leave apps behind"
 
