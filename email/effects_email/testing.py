@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from effects.extend.text import repr_without
+from effects_email.message.attachments import Files
 from effects_email.message.mime import build
 from effects_email.message.source import Attachment, open_content
 from effects_email.tables import sent
@@ -22,8 +24,18 @@ if TYPE_CHECKING:
     from effects.testing import Toolkit
 
 
+class WrittenAttachment(Attachment, frozen=True, kw_only=True):
+    """A file of a message, as its recipients get it."""
+
+    content: bytes
+
+    def __repr__(self) -> str:
+        """Without the bytes."""
+        return repr_without(self, ("content",))
+
+
 class WrittenEmail(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. `to`, `cc`, `bcc` and `sender` are bare addresses; `eml` is the whole message without its files."""
+    """One message. `to`, `cc`, `bcc` and `sender` are bare addresses; `eml` is the whole message, with its files."""
 
     key: str
     template: str
@@ -38,21 +50,26 @@ class WrittenEmail(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     html: str | None
     headers: dict[str, str]
-    attachments: list[Attachment]
+    attachments: list[WrittenAttachment]
     eml: bytes
 
 
 def emails(toolkit: Toolkit) -> list[WrittenEmail]:
-    """The entry point `effects.testing`: the messages that were written and committed so far, oldest first."""
+    """The entry point `effects.testing`: the messages that were written and committed so far, oldest first.
+
+    Raises:
+        AttachmentMissing, ContentChanged: a file that was given by its path is gone, or is no longer what it was.
+    """
     app = toolkit.app
     with app.store.read() as connection:
         rows = sent.oldest(app.store, connection)
-    sent_emails = []
+    sent_emails, files = [], Files(app)
     for row in rows:
         content = open_content(app, row.key, row.content, row.sealed)
         if content is None:
             continue
         source = content.source
+        contents = files.read(source, row.key)
         sent_emails.append(
             WrittenEmail(
                 key=row.key, template=row.template, locale=row.locale, category=row.category, state=row.state,
@@ -60,8 +77,12 @@ def emails(toolkit: Toolkit) -> list[WrittenEmail]:
                 cc=[address.spec for address in source.cc],
                 bcc=[address.spec for address in source.bcc],
                 subject=source.subject, text=source.text, html=source.html,
-                headers=dict(source.headers), attachments=list(source.attachments),
-                eml=build(msgspec.structs.replace(source, attachments=()), {}),
+                headers=dict(source.headers),
+                attachments=[
+                    WrittenAttachment(**msgspec.structs.asdict(file), content=contents[file.sha256])
+                    for file in source.attachments
+                ],
+                eml=build(source, contents),
             )
         )  # fmt: skip
     return sent_emails

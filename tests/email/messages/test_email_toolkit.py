@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
 from effects import ConfigurationError, Effects, Retry
 from effects.testing import Toolkit
-from effects_email import send_templated_email
+from effects_email import File, send_email, send_templated_email
+from effects_email.errors import ContentChanged
 from tests.email.messages.conftest import CONTEXT, FILES, write
 
 
@@ -36,6 +38,25 @@ def test_an_app_sees_what_it_wrote(folder: Path) -> None:
         toolkit.drain()
         assert [email.state for email in toolkit.emails] == ["done"]
         assert [email.source.subject for email in toolkit.captured("email.send").loaded] == ["Welcome, Ann!"]
+
+
+def test_files_are_in_the_message_as_its_recipients_get_it(tmp_path: Path) -> None:
+    terms = tmp_path / "terms.txt"
+    terms.write_text("Terms.")
+    with Toolkit(Effects(email_from="hello@shop.example")) as toolkit:
+        files = [File(b"%PDF-1.7", filename="invoice.pdf"), terms]
+        send_email(to="ann@example.com", subject="Invoice", text="It is attached.", attachments=files)
+        [mail] = toolkit.emails
+        assert [(file.filename, file.content) for file in mail.attachments] == [
+            ("invoice.pdf", b"%PDF-1.7"), ("terms.txt", b"Terms."),
+        ]  # fmt: skip
+        assert "%PDF" not in repr(mail.attachments)
+        parsed = message_from_bytes(mail.eml)
+        parts = {part.get_filename(): part.get_payload(decode=True) for part in parsed.walk() if part.get_filename()}
+        assert parts == {"invoice.pdf": b"%PDF-1.7", "terms.txt": b"Terms."}
+        terms.write_text("Other terms.")
+        with pytest.raises(ContentChanged, match="not what it was at the call"):
+            toolkit.emails  # noqa: B018
 
 
 def test_another_outcome_may_be_chosen(folder: Path) -> None:
