@@ -26,8 +26,6 @@ with lazy.names(__name__):
     from effects.cli.options import type_option as type_option
     from effects.cli.options import window_options as window_options
     from effects.cli.results import CommandResult as CommandResult
-    from effects.cli.results import Table as Table
-    from effects.cli.results import cell as cell
     from effects.cli.results import command as command
     from effects.cli.results import json_option as json_option
     from effects.cli.results import listed as listed
@@ -36,4 +34,6 @@ with lazy.names(__name__):
     from effects.cli.results import page_note as page_note
     from effects.cli.results import tell_wait as tell_wait
     from effects.cli.results import why_unserved as why_unserved
+    from effects.cli.table import Table as Table
+    from effects.cli.table import cell as cell
     from effects.kit.text.wording import duration as duration

@@ -13,7 +13,8 @@ import msgspec
 
 from effects.cli.context import Context, actor
 from effects.cli.options import before_option, limit_option, newest_option, parse_time, reason_option, status_option
-from effects.cli.results import CommandResult, Table, command, page_note
+from effects.cli.results import CommandResult, command, page_note
+from effects.cli.table import Table
 from effects.kit.exit_codes import ExitCode
 from effects.operate import bulk as bulks
 from effects.operate.bulk import INLINE_MAX, BulkPreview, BulkStarted

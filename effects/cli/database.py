@@ -9,7 +9,8 @@ import click
 from effects.app.retention import prune as run_prune
 from effects.cli.context import Context, actor, refuse_missing_file
 from effects.cli.options import limit_option, reason_option
-from effects.cli.results import CommandResult, Table, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Checklist, Table
 from effects.operate.doctor import check_all_declared, examine, exit_code
 from effects.operate.tables import grants as store_grants
 from effects.operate.tables.grants import Grant
@@ -156,8 +157,9 @@ def _grants_table(rows: Sequence[Grant]) -> Table:
 
 @click.command()
 @click.option("--quiet", is_flag=True, help="Print problems only; nothing if there are none.")
+@click.option("-v", "--verbose", is_flag=True, help="On a terminal too, list what passed.")
 @command
-def doctor(context: Context, *, quiet: bool) -> CommandResult:
+def doctor(context: Context, *, quiet: bool, verbose: bool) -> CommandResult:
     """Check database, workers, keys and settings.
 
     Each problem comes with advice. Exit codes, for monitoring: 0 no problems, 1 warnings, 2 errors.
@@ -166,8 +168,6 @@ def doctor(context: Context, *, quiet: bool) -> CommandResult:
     refuse_missing_file(app)
     findings = examine(app)
     shown = [finding for finding in findings if finding.level != "ok"] if quiet else findings
-    rows = [(finding.level, finding.check, finding.text, finding.advice) for finding in shown]
-    table = Table(("", "check", "finding", "what to do"), rows, empty="no problems")
-    return CommandResult(
-        shown, table if shown or not quiet else [], exit_code=exit_code(findings), has_database=not quiet
-    )
+    entries = [(finding.level, finding.check, finding.text, finding.advice) for finding in shown]
+    text = [Checklist(entries, verbose=verbose)] if shown or not quiet else []
+    return CommandResult(shown, text, exit_code=exit_code(findings), has_database=not quiet)

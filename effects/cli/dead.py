@@ -28,7 +28,8 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.results import CommandResult, Table, command, page_note
+from effects.cli.results import CommandResult, command, page_note
+from effects.cli.table import Table
 from effects.operate.evidence import job_evidence
 from effects.operate.tables.bulk_selection import ActionName, BulkAction
 from effects.operate.tables.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead

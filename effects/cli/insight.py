@@ -11,7 +11,8 @@ import msgspec
 
 from effects.cli.context import Context
 from effects.cli.options import JobId, before_option, limit_option, window_options
-from effects.cli.results import CommandResult, Table, cell, command, page_note
+from effects.cli.results import CommandResult, command, page_note
+from effects.cli.table import Table, cell
 from effects.kit.exit_codes import ExitCode
 from effects.kit.text.wording import duration
 from effects.model.job import ENDED, LIVE_SHOWN

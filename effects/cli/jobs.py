@@ -34,7 +34,8 @@ from effects.cli.options import (
     window_options,
     word_option,
 )
-from effects.cli.results import CommandResult, Table, command, notice_after, page_note, tell_wait
+from effects.cli.results import CommandResult, command, notice_after, page_note, tell_wait
+from effects.cli.table import Table
 from effects.errors import JobStateError
 from effects.kit.exit_codes import ExitCode
 from effects.model.job import ENDED, LIVE_SHOWN

@@ -9,7 +9,8 @@ import click
 
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import reason_option
-from effects.cli.results import CommandResult, Table, command
+from effects.cli.results import CommandResult, command
+from effects.cli.table import Table
 from effects.errors import ConfigurationError
 from effects.keys.encryption import DIGEST_KEY_ID, KeyRing, generate_key
 from effects.kit.exit_codes import ExitCode

@@ -126,10 +126,18 @@ def parse_time(text: str) -> datetime:
 
 # -- lists ---------------------------------------------------------------------------------------------------
 
-limit_option = click.option(
-    "--limit", type=click.IntRange(1, LIST_MAX), default=LIST_DEFAULT, show_default=True, metavar="N",
-    help="Maximum number of rows.",
-)  # fmt: skip
+
+def limit_option(function: Callback) -> Callback:
+    """`--limit` of a list, and how its table is shown on a terminal, which `command` reads."""
+    limit = click.option(
+        "--limit", type=click.IntRange(1, LIST_MAX), default=LIST_DEFAULT, show_default=True, metavar="N",
+        help="Maximum number of rows.",
+    )  # fmt: skip
+    wide = click.option(
+        "-o", "--output", type=click.Choice(["wide"]), help="wide: every column, however narrow the terminal is."
+    )
+    utc = click.option("--utc", is_flag=True, help="Times in UTC, on a terminal too, which has ages.")
+    return limit(wide(utc(function)))
 
 
 def newest_option(most: int) -> Callable[[Callback], Callback]:

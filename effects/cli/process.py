@@ -27,7 +27,7 @@ from typing import NoReturn
 from effects.kit.logs import frame_places, own_logger
 
 _NAME = "effects"
-_program: ContextVar[str] = ContextVar("effects_program", default=_NAME)
+_program: ContextVar[str | None] = ContextVar("effects_program", default=None)  # None outside of `called_as`
 _ADVICE = re.compile(rf'(`|"command": "){_NAME} (?=[a-z-])(?!--)')
 
 
@@ -42,7 +42,7 @@ def called_as(program: str = _NAME) -> Iterator[None]:
 
 
 def name_options(options: Mapping[str, str | None]) -> None:
-    """Let advice that follows within `called_as` have these options, which `effects` was called with.
+    """Let advice that follows within `called_as` have these options, which `effects` was called with; else nothing.
 
     Args:
         options: by name, such as `app`; None where one was not given.
@@ -55,7 +55,7 @@ def name_options(options: Mapping[str, str | None]) -> None:
 def as_called(text: str) -> str:
     """A text whose advice (`` `effects jobs list` ``, or an action's command) names the program as it was called."""
     program = _program.get()
-    return text if program == _NAME else _ADVICE.sub(lambda advice: f"{advice[1]}{program} ", text)
+    return text if program in (None, _NAME) else _ADVICE.sub(lambda advice: f"{advice[1]}{program} ", text)
 
 
 _USUAL = gc.get_threshold()

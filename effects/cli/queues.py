@@ -9,7 +9,8 @@ import click
 
 from effects.cli.context import Context, actor
 from effects.cli.options import for_option, limit_option, reason_option
-from effects.cli.results import CommandResult, Table, cell, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Table, cell
 from effects.errors import ConfigurationError
 from effects.kit.text.unsafe import whole_number
 from effects.model.job import QUARANTINE_QUEUE

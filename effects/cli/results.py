@@ -17,18 +17,18 @@ import msgspec
 
 from effects.cli.context import Context, pass_context
 from effects.cli.process import as_called
+from effects.cli.table import Checklist, Style, Table, cell, lines_of, style_of_output
 from effects.errors import StoreConflict
 from effects.kit import lazy
 from effects.kit.exit_codes import ExitCode
 from effects.kit.process import private_file
-from effects.kit.text.unsafe import escape_unsafe, lines_without_unsafe, without_unsafe
-from effects.kit.text.wording import duration, moment_text
+from effects.kit.text.unsafe import escape_unsafe, lines_without_unsafe
+from effects.kit.text.wording import duration
 from effects.store.limits.holds import is_unserved, read_worker_queues
 
 with lazy.modules(__name__):
     from effects.operate.tables import held_up
 
-CELL_CHARS_MAX = 100
 # What people read in place of the name of a column or of a field.
 _SHOWN_NAMES = {
     "job_type": "type", "run_at": "due", "tries": "attempts", "state": "status", "error_code": "code",
@@ -36,34 +36,26 @@ _SHOWN_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows for people; `as_json` prints them as a list of objects by column name."""
+def print_value(value: Any, *, as_json: bool, style: Style | None = None) -> None:
+    """Print a text, a Table or Checklist, a struct or a mapping, or a list of these with an empty line between two.
 
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    empty: str
-    title: str | None = None
-
-    def records(self) -> list[dict[str, Any]]:
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-
-
-def print_value(value: Any, *, as_json: bool) -> None:
-    """Print a text, a Table, a struct or a mapping, or a list of these with an empty line between two."""
+    Args:
+        style: of tables; default that of standard output.
+    """
     if as_json:
         plain = value.records() if isinstance(value, Table) else value
         document = msgspec.json.encode(msgspec.to_builtins(plain, enc_hook=str, str_keys=True))
         click.echo(as_called(escape_unsafe(msgspec.json.format(document, indent=2).decode())))
-    elif isinstance(value, Table):
-        _print_table(value)
+    elif isinstance(value, Table | Checklist):
+        for line in lines_of(value, style or style_of_output()):
+            click.echo(line)
     elif isinstance(value, str):
         click.echo(as_called(lines_without_unsafe(value)))
     elif isinstance(value, list):
         for number, block in enumerate(value):
             if number:
                 click.echo()
-            print_value(block, as_json=False)
+            print_value(block, as_json=False, style=style)
     else:
         _print_facts(value if isinstance(value, Mapping) else msgspec.structs.asdict(value))
 
@@ -78,52 +70,6 @@ def _print_facts(facts: Mapping[str, Any]) -> None:
 def shown_name(field: str) -> str:
     """The name that people read of a struct's field: `created` for `created_at`, `type` for `job_type`."""
     return _SHOWN_NAMES.get(field, field.removesuffix("_at")).replace("_", " ")
-
-
-def cell(value: Any) -> str:
-    """One value on one line. What came from outside cannot move the cursor or colour the screen."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dt.datetime):
-        return moment_text(value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(cell, value)) or "-"
-    text = value if isinstance(value, str) else str(value)
-    return as_called(without_unsafe(text))
-
-
-def _print_table(table: Table) -> None:
-    if not table.rows:
-        click.echo(table.empty)
-        return
-    if sys.stdout.isatty():
-        _print_rich(table)
-        return
-    cells = [list(table.columns), *([cell(value) for value in row] for row in table.rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(table.columns))]
-    for row in cells:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _print_rich(table: Table) -> None:
-    from rich.console import Console  # noqa: PLC0415 - takes a while, and a pipe needs none of it
-    from rich.table import Table as RichTable  # noqa: PLC0415 - as above
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    shown = RichTable(title=table.title, title_justify="left", header_style="bold")
-    for column in table.columns:
-        shown.add_column(column, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(_short(cell(value))) for value in row))
-    Console().print(shown)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
 
 
 P = ParamSpec("P")
@@ -164,12 +110,13 @@ def command(run: Callable[Concatenate[Context, P], CommandResult]) -> Callable[.
     @wraps(run)
     def callback(context: Context, /, *args: P.args, **options: P.kwargs) -> int:
         as_json = bool(options.pop("as_json"))
+        style = style_of_output(wide=options.pop("output", None) is not None, utc=bool(options.pop("utc", False)))
         try:
             result = run(context, *args, **options)
         except StoreConflict as error:
             raise context.with_holder(error) from error
         text = result.document if result.text is None else result.text
-        print_value(result.document if as_json else text, as_json=as_json)
+        print_value(result.document if as_json else text, as_json=as_json, style=style)
         if result.note is not None:
             click.echo(as_called(result.note), err=True)
         if not result.has_database and context.has_app and sys.stderr.isatty():

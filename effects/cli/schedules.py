@@ -11,7 +11,8 @@ import click
 from effects.app.firing import fire_now
 from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, parse_object, parse_time, reason_option, status_option, type_option
-from effects.cli.results import CommandResult, Table, cell, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Table, cell
 from effects.kit.moments import moment
 from effects.model.schedules import CATCH_UP, CATCH_UP_MAX, OVERLAP, Schedule
 from effects.operate.tables.schedule_states import STATES, ScheduleState, read_states

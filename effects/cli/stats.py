@@ -10,7 +10,8 @@ import msgspec
 
 from effects.cli.context import Context, pass_context
 from effects.cli.options import limit_option, queue_option, type_option, window_options
-from effects.cli.results import CommandResult, Table, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Table
 from effects.kit.exit_codes import ExitCode
 from effects.kit.text.wording import duration
 from effects.operate.alert_check import check_alerts

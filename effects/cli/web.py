@@ -8,7 +8,8 @@ import click
 
 from effects.cli.context import Context, actor, pass_context
 from effects.cli.options import limit_option, parse_age, reason_option
-from effects.cli.results import CommandResult, Table, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Table
 from effects.errors import ConfigurationError
 from effects.kit import lazy
 from effects.operate.tables import sign_ins

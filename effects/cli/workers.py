@@ -9,7 +9,8 @@ import click
 
 from effects.cli.context import Context, actor
 from effects.cli.options import limit_option, reason_option
-from effects.cli.results import CommandResult, Table, command, listed
+from effects.cli.results import CommandResult, command, listed
+from effects.cli.table import Table
 from effects.kit.text.wording import duration
 from effects.operate.tables import failovers as failover_records
 from effects.operate.tables.actions import forget_worker, request_drain

@@ -14,7 +14,8 @@ import pytest
 
 from effects import Effects, enqueue
 from effects.cli.main import exit_code_of
-from effects.cli.results import Table, print_value
+from effects.cli.results import print_value
+from effects.cli.table import Table
 from effects.kit.exit_codes import ExitCode
 from effects.kit.files.names import attachment
 from effects.kit.logs import JsonFormatter, TextFormatter
