@@ -208,7 +208,8 @@ def main() -> None:
     process.note_nohup()
     threading.excepthook = log_thread_error
     install_from_environment()  # only where a test has set EFFECTS_CRASHPOINT
-    leave(exit_code_of(lambda: cli.main(_arguments(), prog_name="effects", standalone_mode=False)))
+    with called_as():
+        leave(exit_code_of(lambda: cli.main(_arguments(), prog_name="effects", standalone_mode=False)))
 
 
 def _arguments() -> list[str]:
