@@ -46,7 +46,7 @@ _CORE = {
     "schedules": "effects.cli.schedules:schedules",
     "grants": "effects.cli.database:grants",
     "prune": "effects.cli.database:prune",
-    "keys": "effects.cli.keys:keys",
+    "keys": "effects.cli.database:keys",
     "metrics": "effects.cli.stats:metrics",
     "alerts": "effects.cli.stats:alerts",
     "web": "effects.cli.web:web",
