@@ -113,6 +113,21 @@ def _write_back(app: Effects, remembered: Remembered) -> str | None:
     return fate
 
 
+def test_a_done_whose_apply_had_failed_is_written_back_as_unknown(app: Effects, policy: str) -> None:
+    job_id = enqueue("scripted", {}, key="order:A", effects=app).job_id
+    survivor = ManualWorker(app, "survivor")
+    job = survivor.claim_one()
+    failed = survivor.decide(job, Unknown("recording the outcome failed", code="apply_failed"), released=True)
+    failed = replace(failed, outcome="failed", execution=Execution(job, outcome=Done()))
+    _lose_claim(app, job)
+    assert _write_back(app, Remembered(job, 0.0, failed)) is not None
+    assert row(app, "job_attempts", "job_id = :id", id=job_id)["verdict"] == "unknown"
+    assert row(app, "effect_ledger", "key = 'order:A'")["state"] == "unknown"
+    ended = rows(app, "job_history", "id = :id", id=job_id)
+    assert [job["status"] for job in ended] == (["dead"] if policy == "hold" else [])
+    assert audit(app.store, app.ledgers) == []
+
+
 @KEYED
 @pytest.mark.parametrize("becomes", sample(BECOMES, 4))
 def test_a_lost_claim_is_written_back(

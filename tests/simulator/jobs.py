@@ -79,12 +79,14 @@ class Receiver:
 
     Attributes:
         runs: every attempt that a handler began, in order.
+        calls_of_apply: how often that of an attempt was called.
     """
 
     def __init__(self, world: World) -> None:
         self._world, self._sleep = world, world.scheduler.sleep
         self.runs: list[Run] = []
         self._jobs = {job.name: job for job in world.plan.jobs}
+        self.calls_of_apply: Counter[tuple[int, int]] = Counter()
         self._calls: Counter[str] = Counter()
 
     def perform(self, name: str, attempt: Any) -> Outcome:
@@ -127,21 +129,21 @@ class Receiver:
         if planned is None or planned.applies is None:
             return Done()
         misbehaves = planned.applies if draw.random() < 0.5 else "row"
-        return Done(apply=lambda connection: _apply(connection, run, misbehaves))
+        return Done(apply=lambda connection: self._apply(connection, run, misbehaves))
+
+    def _apply(self, connection: Connection, run: Run, way: str) -> None:
+        """The app's own row beside the outcome; then what goes wrong."""
+        self.calls_of_apply[run.key] += 1
+        connection.exec_driver_sql(_INSERT, run.key)
+        if way == "raise":
+            raise ValueError("boom")
+        if way == "lost":
+            raise lost_connection()
+        if way == "roll back":
+            connection.connection.driver_connection.rollback()  # type: ignore[union-attr]
 
 
 def _before(way: str) -> Outcome:
     if way == "raise":
         raise ValueError("boom")
     return Refused("no") if way == "refuse" else Retry("busy", code="busy")
-
-
-def _apply(connection: Connection, run: Run, way: str) -> None:
-    """The app's own row beside the outcome; then what goes wrong."""
-    connection.exec_driver_sql(_INSERT, run.key)
-    if way == "raise":
-        raise ValueError("boom")
-    if way == "lost":
-        raise lost_connection()
-    if way == "roll back":
-        connection.connection.driver_connection.rollback()  # type: ignore[union-attr]

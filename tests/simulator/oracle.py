@@ -26,6 +26,7 @@ _ATTEMPTS = "SELECT job_id, lease_token, outcome, verdict, late_verdict FROM eff
 _JOBS = """
 SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_job_history
 UNION ALL SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_jobs ORDER BY 1"""
+_EVIDENCE = "SELECT job_id, lease_token FROM effects_evidence"
 _MARKED = "SELECT job_id FROM effects_job_actions WHERE action = 'mark_done'"
 _SLOTS = "SELECT slot, outcome FROM effects_definition_runs ORDER BY 1"
 
@@ -101,11 +102,29 @@ def attempts_are_as_they_arrived(facts: Facts) -> Iterator[str]:
 
 
 def arrivals_are_on_record(facts: Facts) -> Iterator[str]:
-    """But for what a failover lost together with the worker that remembered it."""
-    excused = facts.world.failed_over
+    """Also those whose commits a failover lost, but where the worker that remembered them ended as well."""
+    known = facts.attempts.keys() | set(map(tuple, facts.world.database.query(_EVIDENCE)))
     for run in facts.arrivals:
-        if run.key not in facts.attempts and not excused:
+        excused = facts.world.failed_over and run.process in facts.world.gone
+        if run.key not in known and not excused:
             yield f"an attempt of job {run.job_id} arrived, and none is on record"
+
+
+def what_came_too_late_is_kept(facts: Facts) -> Iterator[str]:
+    for key, verdict in facts.world.refused.items():
+        attempt = facts.attempts.get(key)
+        late = attempt is not None and (attempt.outcome == "lost" or attempt.verdict == "unknown")
+        if late and attempt.late is None and not facts.world.failed_over:
+            yield f"an attempt of job {key[0]} was {verdict}, which came too late, and is not kept"
+
+
+def an_apply_is_called_again_once(facts: Facts) -> Iterator[str]:
+    """Where it loses its connection; faults of the plan may repeat a call."""
+    if facts.plan.faults:
+        return
+    for key, times in facts.world.receiver.calls_of_apply.items():
+        if times > 3:
+            yield f"the apply of an attempt of job {key[0]} was called {times} times"
 
 
 def effects_happen_once_or_are_unknown(facts: Facts) -> Iterator[str]:
@@ -272,6 +291,7 @@ def the_audit_is_clean(facts: Facts) -> Iterator[str]:
 RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     nothing_is_stuck, attempts_are_as_they_arrived, arrivals_are_on_record, effects_happen_once_or_are_unknown,
     what_is_unknown_is_repeated_as_the_policy_says, attempts_are_bounded, waits_are_kept, groups_are_in_order,
-    caps_hold, what_is_applied_is_done, cancelled_is_cancelled, one_job_has_a_key, every_slot_has_its_job,
-    workers_live, what_is_lost_has_a_reason, the_audit_is_clean,
+    caps_hold, what_came_too_late_is_kept, an_apply_is_called_again_once, what_is_applied_is_done,
+    cancelled_is_cancelled, one_job_has_a_key, every_slot_has_its_job, workers_live, what_is_lost_has_a_reason,
+    the_audit_is_clean,
 )  # fmt: skip

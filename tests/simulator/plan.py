@@ -142,7 +142,7 @@ def _climate(draw: random.Random) -> Climate:
 def _faults(draw: random.Random, workers: int) -> list[PlannedFault]:
     every = (*AT_A_TIME, *AT_A_COMMIT, *AT_A_STEP, *IN_A_HANDLER, *IN_A_HANDLER)
     kinds = draw.sample(every, draw.choice([1, 2, 4, len(every)]))
-    if draw.random() < 0.9:
+    if draw.random() < 0.7:
         kinds = [kind for kind in kinds if kind != "failover"] or ["freeze"]
     faults = []
     for _ in range(draw.choice([0, 4, 8, 8, 16, 16])):

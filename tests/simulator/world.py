@@ -44,6 +44,7 @@ from tests.simulator.scheduler import CrashedError, Scheduler, SimProcess, SimTh
 HEARTBEAT_SECONDS, POLL_SECONDS = 10.0, 8.0
 REST_SECONDS = 900.0  # after the last fault everything has ended by then
 RESTART_SECONDS = 3.0
+PROMOTION_SECONDS = HEARTBEAT_SECONDS + 2.0
 AUDITS = 3  # while it is busy
 OF_LOSSES = ("effects_known", "failovers_compared")  # the audit's own words for what a failover lost
 HOSTS = 5  # three workers, the app, people
@@ -59,6 +60,7 @@ class World:
         ids: the ids of the jobs by their names.
         gone: processes that ended before the world's end.
         ends: how workers ended: the process, and its exit code or error.
+        refused: attempts whose end the fence refused, and their verdicts.
         recorded: attempts of jobs (id, token), and when a worker was told that their end is committed.
         findings: of the audit, while it ran and at rest.
         errors: events of the level ERROR in the workers' log.
@@ -77,6 +79,7 @@ class World:
         self.ends: list[tuple[str, str]] = []
         self.findings: list[str] = []
         self.errors: Counter[str] = Counter()
+        self.refused: dict[tuple[int, int], str] = {}
         self.recorded: dict[tuple[int, int], float] = {}
         self.failed_over = False
         self._free = list(hosts)
@@ -235,10 +238,11 @@ class World:
                 worker.stop()
 
     def _fail_over(self, lost_seconds: float) -> None:
-        """The primary dies; its standby was that far behind."""
+        """The primary dies; its standby was that far behind. No connection outlives it, so that all workers notice."""
         self.database.remember()
         self.scheduler.sleep(lost_seconds)
         self.database.forget()
+        self.database.away_until = self.scheduler.now + PROMOTION_SECONDS
         self.failed_over = True
         self.note("fault", f"the commits of {lost_seconds:g} s are lost")
 
@@ -321,6 +325,8 @@ class _Chronicle(Observer):
 
     def refused(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
+            if settlement.outcome and settlement.verdict in ("done", "not_done"):
+                self._world.refused[settlement.job.attempt_id] = settlement.verdict
             self._note(self._name, f"is refused: job {settlement.job.id}, {_words(settlement)}")
 
 

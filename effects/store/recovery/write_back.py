@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Row
 from effects.model.decision import Policy, decide
 from effects.model.job import Job
 from effects.model.ledger import Ledger
-from effects.model.outcome import Unknown
+from effects.model.outcome import Done, Unknown
 from effects.model.registry import Registry, Unregistered
 from effects.model.settlement import UNCOUNTED, Execution, Settlement, Verdict
 from effects.store.db.sql import Sql
@@ -175,9 +175,12 @@ def _of_this_job(settlement: Settlement, job: Job, policy: Policy) -> Settlement
     execution = settlement.execution
     message = settlement.message or WRITTEN_BACK
     if settlement.verdict == "unknown" and execution is not None and execution.outcome is not None:
-        decision = decide(job, policy, execution.outcome, released=True)
+        ending = execution.outcome
+        if isinstance(ending, Done):  # whose `apply` failed
+            ending = Unknown(message, code=settlement.error_code or CODE)
+        decision = decide(job, policy, ending, released=True)
         settlement = replace(settlement, status=decision.status, delay_seconds=decision.delay_seconds)
-        message = decision.message or message
+        message = message if ending is not execution.outcome else decision.message or message
     return replace(settlement, job=job, message=message, execution=Execution(job, private=settlement.private))
 
 
