@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select
 
-from effects import ConfigurationError, Effects, JobType, Schedule, Sensitive
+from effects import ConfigurationError, Done, Effects, JobType, Schedule, Sensitive, enqueue, enqueue_many
 from effects.model.registry import Registry
+from effects.worker import Worker
 from tests.conftest import AppFactory
 from tests.support.scripted import Scripted
 
@@ -70,6 +73,33 @@ def test_a_job_of_a_function_is_scheduled(app_factory: AppFactory) -> None:
     assert (app.schedules["again"].overlap, app.schedules["again"].payload) == ("allow", {"order": 4})
     with pytest.raises(ConfigurationError, match=r"schedule 'shop\.label': its job has queue; declare that with"):
         Schedule.job(label.using(queue="fast").job(3), **DAILY)
+
+
+def test_the_pages_job_for_every_customer_goes_on_page_by_page(app_factory: AppFactory) -> None:
+    app, customers = app_factory(job_types=[]), Table("customers", MetaData(), Column("id", Integer, primary_key=True))
+    customers.create(app.engine)
+    with app.engine.begin() as connection:
+        connection.execute(insert(customers), [{"id": number} for number in range(1, 502)])
+    written: list[tuple[int, str]] = []
+
+    @app.job("shop.statement")
+    def statement(customer: int, month: str) -> None:
+        written.append((customer, month))
+
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
+    names = {"app": app, "customers": customers, "statement": statement, "select": select, "Connection": Connection}
+    names |= {"Done": Done, "Schedule": Schedule, "enqueue_many": enqueue_many}
+    exec(
+        page.partition("```py\n")[2].partition("```")[0],
+        {**names, "Done": Done, "Schedule": Schedule, "enqueue_many": enqueue_many},
+    )
+    enqueue("shop.statements", {"month": "2026-01"}, effects=app)
+    for _ in range(3):
+        Worker(app).drain()
+        app.store.shift_clock(61)
+    assert sorted(written) == [(number, "2026-01") for number in range(1, 502)]
+    assert app.schedules["shop.statements"].payload_of(datetime(2026, 2, 1, 3, tzinfo=UTC)) == {"month": "2026-01"}
+    customers.drop(app.engine)
 
 
 def test_the_key_contains_the_slot_where_none_is_given() -> None:

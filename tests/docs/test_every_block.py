@@ -32,6 +32,7 @@ ELSEWHERE = {
     ("docs/findings.md", "sql"): "tests/docs/test_findings.py",
     ("docs/jobs.md", "sql"): "tests/docs/test_every_block.py",
     ("docs/plain-sql.md", "sql"): "tests/conformance/test_views.py",
+    ("docs/schedules.md", "py"): "tests/core/test_schedules.py",
     ("docs/telemetry.md", "text"): "tests/contrib/test_trace_of_a_request.py",
     ("webhooks/README.md", "go"): "tests/webhooks/test_webhook_page.py",
     ("webhooks/README.md", "javascript"): "tests/webhooks/test_webhook_page.py",

@@ -36,7 +36,7 @@ def app(app_factory: AppFactory) -> Effects:
     app = app_factory(job_types=[])
 
     @app.job("surroundings.wait")
-    def wait(folder: str) -> None: ...
+    def wait(folder_name: str) -> None: ...
 
     return app
 
@@ -45,7 +45,7 @@ def app(app_factory: AppFactory) -> Effects:
 def test_a_worker_logs_works_and_ends_in_order(
     names: tuple[str, ...], database_url: str, app: Effects, tmp_path: Path
 ) -> None:
-    enqueue("surroundings.wait", {"folder": str(tmp_path)}, key="k", effects=app)
+    enqueue("surroundings.wait", {"folder_name": str(tmp_path)}, key="k", effects=app)
     with fleet(database_url, tmp_path) as processes:
         worker = processes.start(work, names, EFFECTS_LOG_FORMAT="text", EFFECTS_TEST_SURROUNDINGS=",".join(names))
         worker.wait_logged("worker.started")

@@ -17,8 +17,9 @@ app = Effects(poll_seconds=0.1)
 
 
 @app.job("surroundings.wait")
-def wait(folder: Path) -> None:
+def wait(folder_name: str) -> None:
     """Until the test lets it go on."""
+    folder = Path(folder_name)
     (folder / "begun").touch()
     while not (folder / "go").exists():
         threading.Event().wait(0.01)
