@@ -89,10 +89,7 @@ def test_the_pages_job_for_every_customer_goes_on_page_by_page(app_factory: AppF
     page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
     names = {"app": app, "customers": customers, "statement": statement, "select": select, "Connection": Connection}
     names |= {"Done": Done, "Schedule": Schedule, "enqueue_many": enqueue_many}
-    exec(
-        page.partition("```py\n")[2].partition("```")[0],
-        {**names, "Done": Done, "Schedule": Schedule, "enqueue_many": enqueue_many},
-    )
+    exec(page.partition("```py\n")[2].partition("```")[0], names)
     enqueue("shop.statements", {"month": "2026-01"}, effects=app)
     for _ in range(3):
         Worker(app).drain()
