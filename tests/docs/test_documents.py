@@ -192,6 +192,25 @@ def test_a_complete_program_is_six_lines_and_two_commands(
     assert "ringing db" in run(commands)
 
 
+def test_the_first_program_does_what_the_readme_shows(
+    run: Run, tmp_path: Path, empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 15 lines; a mail of the order that was committed, none of the other, and the printed story of both."""
+    monkeypatch.setenv("EFFECTS_DATABASE_URL", empty_database_url)
+    readme = (ROOT / "README.md").read_text()
+    [program] = re.findall(r"```python shop.py\n(.*?)```", readme, re.DOTALL)
+    assert len([line for line in program.splitlines() if line.strip()]) <= 15
+    (tmp_path / "shop.py").write_text(program)
+    first, second, *_ = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
+    run(first)
+    [mail] = (tmp_path / "mail" / "new").iterdir()
+    assert b"Thank you!" in mail.read_bytes()
+    printed = run(second)
+    for line in second.splitlines():
+        if not line.startswith("$ "):
+            assert re.sub(r"[-:\d ]+Z", "…", line) in re.sub(r"[-:\d ]+Z", "…", printed)
+
+
 def test_excerpts_in_the_readme_are_in_their_example() -> None:
     [block] = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     lines = [line.strip() for line in (ROOT / "examples" / "signup.py").read_text().splitlines()]

@@ -22,4 +22,4 @@ DOCUMENTS = sorted(
 OWN_DATABASE = {
     Path("docs/from-django-post-office.md"), Path("docs/tutorial-mail.md"), Path("docs/async-fastapi.md"),
 }  # fmt: skip
-RUN = ("$ effects ", "$ pytest ", "$ python -c ", "$ python manage.py ")
+RUN = ("$ effects ", "$ pytest ", "$ python -c ", "$ python shop.py", "$ python manage.py ")
