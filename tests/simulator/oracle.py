@@ -27,6 +27,7 @@ _JOBS = """
 SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_job_history
 UNION ALL SELECT id, payload ->> 'name', status, requeued_from IS NULL FROM effects_jobs ORDER BY 1"""
 _EVIDENCE = "SELECT job_id, lease_token FROM effects_evidence"
+_LIVE = f"SELECT id, status FROM effects_jobs WHERE {STATUS_LIVE} AND definition_id IS NULL ORDER BY id"  # no slot's
 _MARKED = "SELECT job_id FROM effects_job_actions WHERE action = 'mark_done'"
 _SLOTS = "SELECT slot, outcome FROM effects_definition_runs ORDER BY 1"
 
@@ -46,7 +47,7 @@ class Facts:
         self.world, self.plan, query = world, world.plan, world.database.query
         self.attempts = {(row[0], row[1]): AttemptRow(*row) for row in query(_ATTEMPTS)}
         self.jobs: dict[int, tuple[str, str, bool]] = {row[0]: row[1:] for row in query(_JOBS)}
-        self.live = query(f"SELECT id, status FROM effects_jobs WHERE {STATUS_LIVE} ORDER BY id")
+        self.live = query(_LIVE)
         self.marked = {job for (job,) in query(_MARKED)}
         self.applied = Counter(map(tuple, query("SELECT job_id, token FROM applied")))
         self.planned: dict[str, PlannedJob] = {job.name: job for job in world.plan.jobs}
