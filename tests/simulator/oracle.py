@@ -286,7 +286,10 @@ def what_is_lost_has_a_reason(facts: Facts) -> Iterator[str]:
 
 
 def the_audit_is_clean(facts: Facts) -> Iterator[str]:
-    yield from facts.world.findings
+    """But for what is resolved, where the clock was set back by a minute: see the README on seed 9048."""
+    for finding in facts.world.findings:
+        if not (facts.plan.has("clock") and "unresolved_kept" in finding):
+            yield finding
 
 
 RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
