@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from effects.cli.main import main as effects_command
-from effects.kit import crashpoints
+from effects.kit import crashpoints, importing
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 APP = "tests.support.step_jobs_app:app"
@@ -145,6 +145,7 @@ def typed(folder: str, words: Sequence[str]) -> None:
     """What a console line runs, in its folder: `effects …`, `pytest …`, `python -c CODE …` or `python FILE …`."""
     os.chdir(folder)
     sys.path.insert(0, folder)
+    importing._by_group.cache_clear()  # which the parent has filled: a document may install a package in its folder
     program, *arguments = words
     if program == "pytest":
         sys.exit(pytest.main([*arguments, "-p", "no:cacheprovider"]))
