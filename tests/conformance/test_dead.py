@@ -179,6 +179,12 @@ def test_ignore_resolves_and_reports_it_the_second_time(app: Effects) -> None:
     assert audit(app.store, app.ledgers) == []
 
 
+def test_what_was_resolved_stays_so_when_the_clock_is_set_back(app: Effects) -> None:
+    ignore(app.store, app.ledgers, ended(app, Refused("no")), actor="ann", reason="a test order")
+    app.store.shift_clock(-60)
+    assert audit(app.store, app.ledgers) == []
+
+
 def test_mark_done_records_that_an_operator_confirmed_the_effect(app: Effects) -> None:
     held = ended(app, Unknown("no reply"), job_type="held")
     assert (

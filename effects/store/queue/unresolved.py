@@ -70,9 +70,10 @@ def is_proved_not_done(sql: Sql, job_id: str) -> str:
     return sql.exists(f"FROM {sql.job_actions} AS p WHERE p.job_id = {job_id} AND p.action = '{NOT_DONE}'")
 
 
-def is_resolved(sql: Sql, seconds: str = "0") -> str:
-    """Condition: the ended job `h` was resolved at least `seconds` ago."""
-    return sql.exists(f"{closing_actions(sql)} AND {sql.seconds('a.created_at')} >= {seconds}")
+def is_resolved(sql: Sql, seconds: str | None = None) -> str:
+    """Condition: the ended job `h` was resolved; at least `seconds` ago, if that is given."""
+    age = "" if seconds is None else f" AND {sql.seconds('a.created_at')} >= {seconds}"  # a clock may be set back
+    return sql.exists(f"{closing_actions(sql)}{age}")
 
 
 def needs_person(sql: Sql, tables: tuple[str, ...]) -> str:
