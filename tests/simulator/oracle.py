@@ -103,11 +103,10 @@ def attempts_are_as_they_arrived(facts: Facts) -> Iterator[str]:
 
 
 def arrivals_are_on_record(facts: Facts) -> Iterator[str]:
-    """Also those whose commits one failover lost, but where the worker that remembered them ended as well."""
-    failovers = sum(fault.kind == "failover" for fault in facts.plan.faults)
+    """Also those whose commits a failover lost, but where the worker that remembered them ended as well."""
     on_record = facts.attempts.keys() | set(map(tuple, facts.world.database.query(_EVIDENCE)))
     for run in facts.arrivals:
-        excused = facts.world.failed_over and (run.process in facts.world.gone or failovers > 1)
+        excused = facts.world.failed_over and run.process in facts.world.gone
         if run.key not in on_record and not excused:
             yield f"an attempt of job {run.job_id} arrived, and none is on record"
 
@@ -287,10 +286,7 @@ def what_is_lost_has_a_reason(facts: Facts) -> Iterator[str]:
 
 
 def the_audit_is_clean(facts: Facts) -> Iterator[str]:
-    """But for what is resolved, where the clock was set back by a minute: see the README on seed 9048."""
-    for finding in facts.world.findings:
-        if not (facts.plan.has("clock") and "unresolved_kept" in finding):
-            yield finding
+    yield from facts.world.findings
 
 
 RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (

@@ -139,10 +139,17 @@ class Claimer:
         return claimed
 
     def give_back(self, worker: str) -> None:
-        """Return jobs that are leased to this worker but unknown to it: they were never started."""
+        """Return jobs that are leased to this worker but unknown to it: they were never started.
+
+        One whose attempt is remembered was: a failover has lost what was recorded of it, since the last comparison.
+        """
         held, job_types = self._held.ids(), self._context.job_types  # first: what is settled meanwhile runs no longer
         with self._store.read() as connection:
-            jobs = leased_to(self._store, connection, worker, job_types, held)
+            leased = leased_to(self._store, connection, worker, job_types, held)
+        remembered = self._evidence.remembered(job.attempt_id for job in leased)
+        if remembered:
+            self._evidence.suspect()
+        jobs = [job for job in leased if job.attempt_id not in remembered]
         for job in jobs:
             self._settler.add(decide(job, job_types.get(job.job_type), Returned(), released=False))
         if jobs:

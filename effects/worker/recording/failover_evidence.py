@@ -180,6 +180,11 @@ class FailoverEvidence:
     def _has_failed_over(self) -> bool:
         return self._failover is not None and self._failover.sign != FIRST
 
+    def remembered(self, attempts: Iterable[AttemptId]) -> set[AttemptId]:
+        """Those of which this worker was told that their release or their outcome is recorded, in the last minute."""
+        wanted = set(attempts)
+        return wanted & {remembered.attempt for remembered in self._memory.newest()} if wanted else wanted
+
     def suspect(self) -> None:
         """The database goes by another history, or this worker's heartbeats went back."""
         self._suspected = True
@@ -242,19 +247,13 @@ class FailoverEvidence:
             _log.warning("evidence.dropped", extra={"failover": failover.id})
             self._memory.forget()
         held_ids = self._restore(worker, held)
-        newest = self._memory.newest()
-        self._handled &= {remembered.attempt for remembered in newest}
-        attempts = [
-            remembered
-            for remembered in newest
-            if remembered.attempt not in self._handled and (remembered.is_settled or remembered.attempt not in held_ids)
-        ]
-        if self._left is not None:
-            attempts += self._left.attempts
-            self._refused.update(dict.fromkeys(remembered.attempt for remembered in self._left.attempts))
-        missing = find_missing(store, attempts)
+        if failover.id != before.id:
+            self._handled.clear()  # what was written back may be lost again
+        missing = self._missing(held_ids)
         if failover.id == before.id and any(remembered.attempt not in self._refused for remembered in missing):
             failover = note_failover(store, worker, rewound=before.id)
+            self._handled.clear()
+            missing = self._missing(held_ids)
         self._write(missing, failover, worker)
         if failover.id == before.id:
             self._in_doubt = set()
@@ -275,6 +274,20 @@ class FailoverEvidence:
         self._unreported, self._ids = False, {worker}
         self._comparison = Comparison()
         return True
+
+    def _missing(self, held_ids: Collection[AttemptId]) -> list[Remembered]:
+        """What this worker and dead ones remember, and the database does not know."""
+        newest = self._memory.newest()
+        self._handled &= {remembered.attempt for remembered in newest}
+        attempts = [
+            remembered
+            for remembered in newest
+            if remembered.attempt not in self._handled and (remembered.is_settled or remembered.attempt not in held_ids)
+        ]
+        if self._left is not None:
+            attempts += self._left.attempts
+            self._refused.update(dict.fromkeys(remembered.attempt for remembered in self._left.attempts))
+        return find_missing(self._store, attempts)
 
     def _restore(self, worker: str, held: HeldAttempts) -> set[AttemptId]:
         """Lease again what this worker holds and the database has forgotten; the attempts that it holds."""
