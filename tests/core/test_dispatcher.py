@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from effects import Effects, NewJob, enqueue, enqueue_many
+from effects import Attempt, Effects, JobType, NewJob, enqueue, enqueue_many
 from effects.worker import Worker
 from effects.worker.recording import settler
 from tests.conftest import AppFactory
-from tests.support.manual_workers import row, run_sql
+from tests.support.manual_workers import row, rows, run_sql
 from tests.support.query_plans import queues_asked, recorded
 from tests.support.running import running
 from tests.support.scripted import AsyncScripted, Scripted
@@ -124,3 +124,37 @@ def test_a_job_whose_outcome_cannot_be_written_does_not_go_back_as_one_that_neve
         wait_until(lambda: worker.counts.get("succeeded") == 1)
     assert scripted.performed == {"": 1, "next": 1}
     assert row(app, "jobs")["status"] == "running", "its lease goes on until rescue decides"
+
+
+class Copied(JobType[dict[str, Any]]):
+    """Keeps its job's row as it was before the release, for a failover that loses all that came later."""
+
+    name = "copied"
+
+    def perform(self, payload: dict[str, Any], attempt: Attempt) -> None:
+        run_sql(self.app, "CREATE TABLE kept AS SELECT * FROM effects_jobs")
+        attempt.release()
+
+    app: Effects
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_job_that_was_carried_out_before_a_failover_does_not_go_back_as_one_that_never_began(
+    app_factory: AppFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failover came after the comparison, and before the look for claims that were not answered."""
+    copied, scripted = Copied(), Scripted()
+    copied.app = app = app_factory(job_types=[copied, scripted])
+    enqueue("copied", {}, effects=app)
+    worker = Worker(app)
+    with running(worker):
+        wait_until(lambda: worker.counts.get("succeeded") == 1)
+        for lost in ("job_history", "attempt_log"):
+            run_sql(app, f"DELETE FROM effects_{lost}")
+        run_sql(app, "INSERT INTO effects_jobs SELECT * FROM kept")
+        worker._parts.claimer.give_back(worker._parts.heartbeat.worker.id)
+        wait_until(lambda: not rows(app, "jobs"))
+        [ended] = rows(app, "job_history")
+    assert "claim.given_back" not in caplog.messages
+    assert (ended["status"], ended["attempts"]) == ("succeeded", 1)
+    assert [attempt["outcome"] for attempt in rows(app, "job_attempts")] in ([], ["succeeded"])

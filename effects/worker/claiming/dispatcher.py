@@ -146,7 +146,7 @@ class Claimer:
         held, job_types = self._held.ids(), self._context.job_types  # first: what is settled meanwhile runs no longer
         with self._store.read() as connection:
             leased = leased_to(self._store, connection, worker, job_types, held)
-        remembered = self._evidence.remembered(job.attempt_id for job in leased)
+        remembered = self._evidence.remembered([job.attempt_id for job in leased]) if leased else set()
         if remembered:
             self._evidence.suspect()
         jobs = [job for job in leased if job.attempt_id not in remembered]

@@ -182,8 +182,7 @@ class FailoverEvidence:
 
     def remembered(self, attempts: Iterable[AttemptId]) -> set[AttemptId]:
         """Those of which this worker was told that their release or their outcome is recorded, in the last minute."""
-        wanted = set(attempts)
-        return wanted & {remembered.attempt for remembered in self._memory.newest()} if wanted else wanted
+        return {remembered.attempt for remembered in self._memory.newest()}.intersection(attempts)
 
     def suspect(self) -> None:
         """The database goes by another history, or this worker's heartbeats went back."""
