@@ -33,6 +33,7 @@ _log = own_logger("effects.worker")
 
 
 QUICK_SECONDS = 1.0  # a statement whose connection ends later may have met a database that hangs: that is an outage
+EXCUSES = 3  # of a statement with which the whole server went away, and came back
 
 
 class Outage:
@@ -122,7 +123,7 @@ class Outage:
 
         Only for calls that may be repeated: every write of effects is fenced, so they all may. One that loses its
         connection is called again once the database has answered the probe; the second time it is to blame (LOST).
-        Where the server went away with it, it is called once more: a server that crashes may crash twice in a row.
+        Where the server went away with it, it is called again, `EXCUSES` times: a server may crash more than once.
 
         Args:
             passing: errors that the caller handles; they are raised. An outage cannot be among them.
@@ -183,7 +184,7 @@ class _Losses:
     """
 
     def __init__(self, store: Store | None) -> None:
-        self._store, self.suspected, self._excused = store, False, False
+        self._store, self.suspected, self._excuses = store, False, EXCUSES
 
     def is_first(self, error: Exception) -> bool:
         """Whether it lost its connection, and is not suspected yet."""
@@ -192,7 +193,7 @@ class _Losses:
     def call(self, call: Callable[[], T]) -> T:
         """Raises:
         StoreRejected: it lost its connection again (LOST), and not because the server went away.
-        StoreUnavailable: the database is; among others where the server went away with the statement, once.
+        StoreUnavailable: the database is; among others where the server went away with the statement.
         """
         if not self.suspected or self._store is None:
             return call()
@@ -202,8 +203,8 @@ class _Losses:
         except StoreUnavailable as error:
             if not is_lost(error):
                 raise
-            if not self._excused:
-                self._excused = True  # a statement that crashes the server has no second excuse
+            if self._excuses:
+                self._excuses -= 1  # a statement that crashes the server has no more
                 if _probe(self._store) != server:
                     raise
             text = "a statement lost its connection again, while the database answers others"

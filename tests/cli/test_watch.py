@@ -382,7 +382,7 @@ def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.exit_code == 1
     assert "EFFECTS_KEYS is not set" in answer.out
     findings = run("doctor", "--json").json
-    assert {"check", "level", "text", "advice"} == set(findings[0])
+    assert {"check", "level", "text", "advice", "about"} == set(findings[0])
     assert {finding["level"] for finding in run("doctor", "--quiet", "--json").json} == {"warning"}
     monkeypatch.setenv("EFFECTS_KEYS", f"k={KEY},digest={DIGEST}")
     run("doctor")

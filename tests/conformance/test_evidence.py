@@ -66,6 +66,22 @@ def test_what_is_heard_during_a_comparison_is_compared_next(app_factory: AppFact
     assert not evidence.is_due
 
 
+def test_what_was_written_back_and_is_lost_again_is_written_back_again(app_factory: AppFactory) -> None:
+    """Though the next failover has the number of the one before, whose record it has lost as well."""
+    app = app_factory(job_types=[Scripted(on_unknown="hold")])
+    worker = ManualWorker(app, "survivor")
+    enqueue("scripted", {}, key="once", effects=app)
+    settlement = worker.decide(worker.claim_one(), Done(), released=True)
+    evidence = _evidence(app, worker, Runtime())
+    evidence.settled([settlement])
+    for _ in range(3):
+        _lose_all(app)
+        run_sql(app, "DELETE FROM effects_evidence")
+        evidence.suspect()
+        assert evidence.compare(worker.name, NothingHeld(list))
+        assert [row["key"] for row in rows(app, "evidence")] == ["once"]
+
+
 def test_what_waits_to_be_written_is_no_reason_to_compare_again(app_factory: AppFactory) -> None:
     """Where no failover was found: a busy worker always has some."""
     app = app_factory(job_types=[Scripted()])

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.simulator.oracle import complaints
@@ -28,9 +29,9 @@ def smallest(studio: Studio, plan: Plan, *, runs: int = SHRINKING_RUNS) -> World
     return studio.run(shrunk(plan, lambda smaller: bool(complaints(studio.run(smaller))), runs=runs))
 
 
-def hunt(studio: Studio, first: int, worlds: int, jobs: int) -> tuple[Plan, list[str]] | None:
+def hunt(studio: Studio, seeds: Iterable[int], jobs: int) -> tuple[Plan, list[str]] | None:
     """The first plan whose world fails, and what is wrong with it."""
-    for seed in range(first, first + worlds):
+    for seed in seeds:
         plan = plan_of(seed, jobs=jobs)
         if wrong := complaints(studio.run(plan)):
             return plan, wrong
@@ -46,7 +47,7 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, Studio(Path(folder)) as studio:
-        failing = hunt(studio, arguments.seed, arguments.worlds, arguments.jobs)
+        failing = hunt(studio, range(arguments.seed, arguments.seed + arguments.worlds), arguments.jobs)
         if failing is None:
             each = 1000 * (time.process_time() - began) / arguments.worlds / arguments.jobs
             print(f"{arguments.worlds} worlds were right; {each:.1f} ms an effect")

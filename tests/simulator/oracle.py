@@ -103,10 +103,13 @@ def attempts_are_as_they_arrived(facts: Facts) -> Iterator[str]:
 
 
 def arrivals_are_on_record(facts: Facts) -> Iterator[str]:
-    """Also those whose commits a failover lost, but where the worker that remembered them ended as well."""
+    """Also those whose commits a failover lost, but where the worker that remembered them ended as well, or stood still
+    for longer than it remembers them.
+    """
     on_record = facts.attempts.keys() | set(map(tuple, facts.world.database.query(_EVIDENCE)))
+    stood_still = facts.plan.has("freeze", "freeze in a handler", "stall", "preempt")
     for run in facts.arrivals:
-        excused = facts.world.failed_over and run.process in facts.world.gone
+        excused = facts.world.failed_over and (stood_still or run.process in facts.world.gone)
         if run.key not in on_record and not excused:
             yield f"an attempt of job {run.job_id} arrived, and none is on record"
 

@@ -55,18 +55,22 @@ class _AttemptMemory:
         self._count = self._chars = 0
         self.dropped_at = float("-inf")  # monotonic; what was dropped before its time
 
-    def add(self, batch: list[Remembered]) -> None:
+    def add(self, batch: list[Remembered], *, all_stay: bool) -> None:
+        """
+        Args:
+            all_stay: a comparison is due, and nothing leaves for its age: an outage may last longer than a minute.
+        """
         chars = sum([len(remembered.job.payload) for remembered in batch])
         with self._lock:
             self._batches.append((batch, chars))
             self._count += len(batch)
             self._chars += chars
-            self._trim(self._now())
+            self._trim(self._now(), all_stay=all_stay)
 
-    def _trim(self, now: float) -> None:
+    def _trim(self, now: float, *, all_stay: bool) -> None:
         while self._batches:
             oldest, chars = self._batches[0]
-            if now - oldest[0].at <= KEPT_SECONDS:
+            if all_stay or now - oldest[0].at <= KEPT_SECONDS:
                 if self._count <= KEPT_MAX and self._chars <= KEPT_CHARS_MAX:
                     return
                 self.dropped_at = now
@@ -119,7 +123,7 @@ class FailoverEvidence:
         self._file: EvidenceFile | None = None
         self._left: LeftBehind | None = None  # by dead workers, and not compared yet
         self._refused = Newest[AttemptId, None](KEPT_MAX)  # outcomes that the fence refused
-        self._handled: set[AttemptId] = set()  # what was missing, and was written back or needed no writing
+        self._needless: set[AttemptId] = set()  # what was missing, and needed no writing
         self._failover: Failover | None = None  # with which it has compared
         self._comparison = Comparison()  # not reported yet
         self._unreported = False  # with the newest failover
@@ -152,7 +156,7 @@ class FailoverEvidence:
             self._file.add(batch, self._worker)
 
     def _keep(self, batch: list[Remembered]) -> None:
-        self._memory.add(batch)
+        self._memory.add(batch, all_stay=self.is_due)
         if self._in_doubt and not self._in_doubt.isdisjoint(remembered.attempt for remembered in batch):
             self._suspected = True  # the server that is gone may have acknowledged it
         if self._file is not None:
@@ -246,13 +250,9 @@ class FailoverEvidence:
             _log.warning("evidence.dropped", extra={"failover": failover.id})
             self._memory.forget()
         held_ids = self._restore(worker, held)
-        if failover.id != before.id:
-            self._handled.clear()  # what was written back may be lost again
         missing = self._missing(held_ids)
-        if failover.id == before.id and any(remembered.attempt not in self._refused for remembered in missing):
+        if failover.id == before.id and any(map(self._is_unexpected, missing)):
             failover = note_failover(store, worker, rewound=before.id)
-            self._handled.clear()
-            missing = self._missing(held_ids)
         self._write(missing, failover, worker)
         if failover.id == before.id:
             self._in_doubt = set()
@@ -274,15 +274,15 @@ class FailoverEvidence:
         self._comparison = Comparison()
         return True
 
+    def _is_unexpected(self, remembered: Remembered) -> bool:
+        """Whether it shows that commits were lost: also of what was written back."""
+        return remembered.attempt not in self._refused and remembered.attempt not in self._needless
+
     def _missing(self, held_ids: Collection[AttemptId]) -> list[Remembered]:
         """What this worker and dead ones remember, and the database does not know."""
         newest = self._memory.newest()
-        self._handled &= {remembered.attempt for remembered in newest}
-        attempts = [
-            remembered
-            for remembered in newest
-            if remembered.attempt not in self._handled and (remembered.is_settled or remembered.attempt not in held_ids)
-        ]
+        self._needless &= {remembered.attempt for remembered in newest}
+        attempts = [remembered for remembered in newest if remembered.is_settled or remembered.attempt not in held_ids]
         if self._left is not None:
             attempts += self._left.attempts
             self._refused.update(dict.fromkeys(remembered.attempt for remembered in self._left.attempts))
@@ -316,7 +316,8 @@ class FailoverEvidence:
                 comparison.unknowns += 1
             elif fate is not None:
                 comparison.recorded += 1
-            self._handled.add(remembered.attempt)
+            else:
+                self._needless.add(remembered.attempt)
 
     def _say(self, failover: Failover, comparison: Comparison) -> None:
         level = logging.WARNING if comparison.differences or comparison.incomplete else logging.INFO

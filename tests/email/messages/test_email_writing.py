@@ -237,7 +237,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"to": None}, EmailInvalid, "to is None; give an address"),
     ({"to": Address(None, "x.example")}, AddressInvalid, "to: its local is None; give a text"),
     ({"to": []}, EmailInvalid, "to is a list: give group=True"),
-    ({"to": [], "group": True}, EmailInvalid, "to is empty"),
+    ({"to": [], "group": True}, EmailInvalid, "to, cc and bcc are empty"),
     ({"to": [f"u{n}@x.example" for n in range(101)], "group": True}, EmailInvalid, "at most 100 recipients"),
     ({"cc": ["b@x.example"]}, EmailInvalid, "cc is for a message to a group"),
     ({"to": ["a@x.example"], "group": True, "bcc": "b@x.example"}, EmailInvalid, "bcc is one address; give a list"),
