@@ -342,6 +342,8 @@ def test_connections_are_made_as_those_of_the_apps_engine_are(database_url: str)
     engine = create_engine("postgresql+psycopg://", creator=create)
     app = Effects(database_url, engine=engine)
     pages = beside(app)
+    for store in (app.store, pages.store):
+        store.locate()  # by a connection that nothing else uses
     before = len(created)
     with pages.store.read() as connection:
         assert connection.exec_driver_sql("SHOW application_name").scalar() == "effects-web"
