@@ -34,7 +34,8 @@ def django_tests() -> str:
     """The folder `tests` of Django's source, of the installed release."""
     import django  # noqa: PLC0415 - by the few tests that need it
 
-    folder = _INSTALLED / "sources" / f"django-{django.__version__}" / "tests"
+    sources = Path(os.environ.get("DJANGO_SOURCES") or _INSTALLED / "sources")
+    folder = sources / f"django-{django.__version__}" / "tests"
     return str(folder) if folder.is_dir() else missing(f"Django's source is not in {folder.parent} (.ci/run)")
 
 
