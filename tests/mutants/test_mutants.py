@@ -73,10 +73,13 @@ def test_without_its_fix_a_test_fails(patch: str, tree: Path, postgresql_server:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # to load them all takes longer than the test
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", *tests]
-    run = subprocess.run(
-        [*command, f"--timeout={TEST_SECONDS}"], cwd=tree, env=environment, capture_output=True, text=True,
-        timeout=TIMEOUT_SECONDS * len(tests), check=False,
-    )  # fmt: skip
+    try:
+        run = subprocess.run(
+            [*command, f"--timeout={TEST_SECONDS}"], cwd=tree, env=environment, capture_output=True, text=True,
+            timeout=TIMEOUT_SECONDS * len(tests), check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return  # a call into C that never ends, which no timeout of pytest's interrupts, has failed as well
     ended = f"{tests} ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr}"
     assert FAILED.findall(run.stdout) == [str(len(tests))], ended
 
