@@ -26,8 +26,9 @@ from email.message import Message
 from email.utils import getaddresses
 from typing import Any
 
-from django.core.mail import BadHeaderError, EmailMessage
+from django.core.mail import EmailMessage
 from django.core.mail.backends.base import BaseEmailBackend
+from django.core.mail.message import BadHeaderError  # from where newer releases do not warn of it
 
 from effects import EffectsError
 from effects.contrib import django as project
