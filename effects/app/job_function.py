@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, Ty
 from effects.errors import EnqueueError
 from effects.kit.text.unsafe import nearest
 from effects.model.function_type import FunctionJobType
-from effects.model.job import Attempt, NewJob, Receipt
+from effects.model.job import Attempt, NewJob, OnConflict, Receipt
 from effects.model.outcome import HandlerAnswer
 from effects.retry import OnUnknown
 from effects.store.enqueue.enqueuing import EnqueuingApp, enqueue_job
@@ -38,6 +38,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int | None
     trace_context: str | None
     on_unknown: OnUnknown | None
+    on_conflict: OnConflict | None
 
 
 # What others call an option → its name here.

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from effects.app.default import app_of, in_async
 from effects.app.effects import Effects
-from effects.model.job import NewJob, Receipt
+from effects.model.job import NewJob, OnConflict, Receipt
 from effects.retry import OnUnknown
 from effects.store.db.store import Statement
 from effects.store.enqueue.enqueuing import enqueue_job, enqueue_jobs, job_row, span_of
@@ -38,6 +38,7 @@ def enqueue(
     max_attempts: int | None = None,
     trace_context: str | None = None,
     on_unknown: OnUnknown | None = None,
+    on_conflict: OnConflict | None = None,
     session: AnySession | None = None,
     effects: Effects | None = None,
 ) -> Receipt:
@@ -62,7 +63,7 @@ def enqueue(
     job = NewJob(
         job_type=job_type, payload=payload, key=key, queue=queue, priority=priority, run_at=run_at, delay=delay,
         expires_at=expires_at, group_key=group_key, limit_key=limit_key, max_attempts=max_attempts,
-        trace_context=trace_context, on_unknown=on_unknown,
+        trace_context=trace_context, on_unknown=on_unknown, on_conflict=on_conflict,
     )  # fmt: skip
     return enqueue_job(app_of(effects, session), job, session)
 
@@ -172,6 +173,7 @@ async def enqueue_async(
     max_attempts: int | None = None,
     trace_context: str | None = None,
     on_unknown: OnUnknown | None = None,
+    on_conflict: OnConflict | None = None,
     session: AnyAsyncSession | None = None,
     effects: Effects | None = None,
 ) -> Receipt:

@@ -12,6 +12,8 @@ from effects.kit.text.redact import repr_without
 from effects.kit.text.wording import shown_status
 from effects.retry import OnUnknown
 
+OnConflict: TypeAlias = Literal["replace"]  # what becomes of a job that waits under the same key
+ON_CONFLICT: tuple[OnConflict, ...] = ("replace",)
 JobStatus: TypeAlias = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled"]
 LIVE: tuple[JobStatus, ...] = ("queued", "running", "failed")
 ENDED: tuple[JobStatus, ...] = ("succeeded", "dead", "cancelled")
@@ -52,6 +54,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             `effects.contrib.opentelemetry` it need not be given; where there are more such headers (`baggage`), that
             writes a JSON object of them.
         on_unknown: `repeat`, `repeat_once` or `hold`, instead of the job type's policy.
+        on_conflict: `replace`, with a key: a job of this key that no attempt has begun gets this payload, this time and
+            these options, within its group; any other is left as it is. The receipt tells which. Default: as `key`.
     """
 
     job_type: str
@@ -67,6 +71,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     trace_context: str | None = None
     on_unknown: OnUnknown | None = None
+    on_conflict: OnConflict | None = None
 
     def __repr__(self) -> str:
         """Without the payload."""
@@ -76,13 +81,15 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What enqueue gives back. It becomes true when the caller's transaction commits.
 
-    `existing`: the key was already used, and `job_id` is its first job's.
+    `existing`: the key was already used, and `job_id` is its first job's. `replaced`: that job waited, and has the new
+    payload and time (`on_conflict="replace"`).
     """
 
     job_id: int
     job_type: str
     key: str | None = None
     existing: bool = False
+    replaced: bool = False
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

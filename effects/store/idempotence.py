@@ -31,6 +31,7 @@ class KeyHolder(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
         key: what is taken, for an error: `email.send: the idempotency key 'k'`.
         owner: what has taken it, for an error: `job 5`.
         job_id: its job, if it has one.
+        conflict: why it cannot give way to the request, for an error; None: that was not asked for, or it has.
     """
 
     receipt: R
@@ -38,6 +39,7 @@ class KeyHolder(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     key: str
     owner: str
     job_id: int | None = None
+    conflict: str | None = None
 
 
 class IdempotentWriter(Protocol[T_contra, R]):
@@ -104,12 +106,10 @@ def _write(keys: KeyRing, requests: Sequence[T], writer: IdempotentWriter[T, R])
 
 
 def _receipt_of(keys: KeyRing, content: str, holder: KeyHolder[R]) -> R:
-    if holder.digest is None:
+    if holder.conflict is None and (holder.digest is None or holder.digest == keys.digest(content, like=holder.digest)):
         return holder.receipt
-    if holder.digest == keys.digest(content, like=holder.digest):
-        return holder.receipt
-    differs = "which has other content; use another one for other content"
-    if not keys.can_compare(holder.digest):
+    differs = holder.conflict or "which has other content; use another one for other content"
+    if holder.digest is not None and not keys.can_compare(holder.digest):
         differs = (
             "and whether that has the same content cannot be told without the key named digest that EFFECTS_KEYS had "
             "then: set it again, or use another idempotency key"

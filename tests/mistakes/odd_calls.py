@@ -101,7 +101,7 @@ def calls(app: Effects) -> list[Call]:
     }  # fmt: skip
     job = {
         "key": "new", "queue": None, "priority": 1, "run_at": None, "delay": 1, "expires_at": None, "group_key": "g",
-        "limit_key": None, "max_attempts": 2, "trace_context": None, "on_unknown": None,
+        "limit_key": None, "max_attempts": 2, "trace_context": None, "on_unknown": None, "on_conflict": "replace",
     }  # fmt: skip
     request = {"name": "signups", "params": Params("2026-07-02")}
     return [

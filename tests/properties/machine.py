@@ -79,8 +79,10 @@ class QueueMachine(OperatorMachine):
     def enqueue(
         self, job_type: str, key: str | None, group: str | None, limit: str | None, own: OnUnknown | None
     ) -> None:
-        receipt = enqueue(job_type, {}, key=key, group_key=group, limit_key=limit, on_unknown=own, effects=self.app)
         holder = self.model.holder(job_type, key)
+        payload = {"name": holder.name if holder is not None else ""}
+        options: dict[str, Any] = {"group_key": group, "limit_key": limit, "on_unknown": own}
+        receipt = enqueue(job_type, payload, key=key, **options, effects=self.app)
         assert receipt.existing == (holder is not None)
         if holder is not None:
             assert receipt.job_id == holder.id
@@ -89,6 +91,23 @@ class QueueMachine(OperatorMachine):
         job = ModelJob(receipt.job_id, job_type, key, group, limit, self.model.clock)
         job.repeats = (own or job_type) == "repeat"
         self.model.jobs[receipt.job_id] = job
+
+    @precondition(lambda self: any(job.live and job.key is not None for job in self.model.present))
+    @rule(data=st.data(), name=st.sampled_from(["second", "third"]))
+    def replace(self, data: st.DataObject, name: str) -> None:
+        """What was not begun has the new payload and time; what has begun is left."""
+        holders = [job for job in self.model.present if job.live and job.key is not None and job.holds]
+        holder = holders[data.draw(st.integers(0, len(holders) - 1))] if holders else None
+        if holder is None:
+            return
+        receipt = enqueue(
+            holder.job_type, {"name": name}, key=holder.key, group_key=holder.group, on_conflict="replace",
+            effects=self.app,
+        )  # fmt: skip
+        assert (receipt.job_id, receipt.existing, receipt.replaced) == (holder.id, True, holder.unbegun)
+        if holder.unbegun:
+            holder.name, holder.limit, holder.run_at = name, None, self.model.clock
+            holder.repeats = holder.job_type == "repeat"
 
     # -- the workers -----------------------------------------------------------------------------------
 
@@ -126,6 +145,7 @@ class QueueMachine(OperatorMachine):
         for job_id, job in claimed.items():
             self.model.jobs[job_id].claimed(worker, self.model.clock, job.lease_token)
             assert job.attempts == self.model.jobs[job_id].attempts
+            assert self.app.job_types.get(job.job_type).decode(job.payload).name == self.model.jobs[job_id].name
         taken = [Ticket(worker, job) for job in claimed.values()]
         self.held += taken
         return multiple(*taken)

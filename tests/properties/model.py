@@ -32,6 +32,7 @@ class ModelJob:
     group: str | None
     limit: str | None
     run_at: float
+    name: str = ""  # in its payload
     status: str = "queued"
     queue: str = "default"
     token: int = 0
@@ -59,6 +60,10 @@ class ModelJob:
     @property
     def live(self) -> bool:
         return self.status in ("queued", "running", "failed")
+
+    @property
+    def unbegun(self) -> bool:
+        return self.status == "queued" and self.attempts == 0 and not self.log and self.requeued_from is None
 
     @property
     def unknown(self) -> bool:
@@ -124,7 +129,7 @@ class ModelJob:
     def requeued(self, new_id: int, clock: float, *, afresh: bool) -> ModelJob:
         """Its effect, with all that was said of it, is the new job's; one that was done begins afresh."""
         new = ModelJob(new_id, self.job_type, self.key, self.group, self.limit, clock, requeued_from=self.id)
-        new.repeats, new.afresh = self.repeats, afresh
+        new.name, new.repeats, new.afresh = self.name, self.repeats, afresh
         new.state = "unknown" if self.state == "unknown" else "intended"
         new.verdicts = list(self.verdicts)
         if self.key is None or afresh:  # without a key there is no row that remembers

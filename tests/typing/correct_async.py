@@ -32,6 +32,8 @@ def resolve(page: Page) -> Outcome:
 
 def alarm(session: Session) -> list[str | None]:
     receipts = [page_on_call.using(key="incident:7", session=session, delay=60).enqueue(Page("db"), floor=2)]
+    late = page_on_call.using(key="incident:7", session=session, on_conflict="replace").enqueue(Page("db"), floor=3)
+    receipts += [late] if late.replaced else []
     receipts.append(page_on_call.enqueue(page=Page("db")))
     jobs = [resolve.using(key=f"resolve:{team}").job(Page(team)) for team in ("db", "web")]
     receipts += enqueue_many([*jobs, resolve.job(page=Page("app"))], session=session)

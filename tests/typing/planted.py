@@ -184,6 +184,9 @@ def options(session: Session, many: list[Order]) -> None:
     refund.enqueue(Order(1), amount=5, session=session)  # planted: call-arg | CallIssue
     refund.using(amount=5).enqueue(Order(1))  # planted: call-overload | CallIssue
     refund.using(key=17)  # planted: call-overload | ArgumentType
+    refund.using(on_conflict="keep")  # planted: call-overload | ArgumentType
+    refund.enqueue(Order(1), amount=5, on_conflict="replace")  # planted: call-arg | CallIssue
+    enqueue("shop.pack", Order(1), key="k", on_conflict=True)  # planted: arg-type | ArgumentType
     refund.using(delay="1h")  # planted: call-overload | ArgumentType
     refund.using(session=session).job(Order(1), 5)  # planted: misc | AttributeAccessIssue
     enqueue_many([refund.enqueue(order, 5) for order in many])  # planted: misc | ArgumentType

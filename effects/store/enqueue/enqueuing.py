@@ -16,7 +16,7 @@ from effects.keys.encryption import KeyRing
 from effects.keys.sealing import seal_payload
 from effects.kit import arguments
 from effects.kit.arguments import build_each, check_fields, each_of, require
-from effects.model.job import PRIORITY_MAX, PRIORITY_MIN, Job, NewJob, Receipt
+from effects.model.job import ON_CONFLICT, PRIORITY_MAX, PRIORITY_MIN, Job, NewJob, Receipt
 from effects.model.job_type import JobType, routing_of
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry
@@ -25,7 +25,7 @@ from effects.retry import ON_UNKNOWN
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.enqueue.insert import insert_jobs
-from effects.store.enqueue.new_rows import PROVISIONAL, JobRow
+from effects.store.enqueue.new_rows import KINDS, NAMES, PROVISIONAL, JobRow
 from effects.store.idempotence import IdempotentWriter, KeyHolder, write_once
 from effects.store.queue.table_ledger import CORE_LEDGER
 from effects.store.sessions.asynchronous import ALONE
@@ -78,6 +78,7 @@ def adopt(store: Store, connection: Connection, job: Job, digest: str) -> int:
 _RULES = {
     **dict.fromkeys(("key", "group_key", "limit_key", "queue"), arguments.printable()),
     "on_unknown": arguments.one_of(ON_UNKNOWN),
+    "on_conflict": arguments.one_of(ON_CONFLICT),
     "max_attempts": arguments.whole(1, 1000),
     "priority": arguments.whole(PRIORITY_MIN, PRIORITY_MAX),
     **dict.fromkeys(("run_at", "expires_at"), arguments.aware),
@@ -87,11 +88,12 @@ _RULES = {
 _JOB_TYPE = arguments.printable()
 _NO_SPAN = nullcontext[Callable[[Sequence[int]], object]](lambda ids: None)
 _ROUTED = {"job_type", "payload", "queue", "priority", "group_key", "limit_key"}  # of which a job type has a say
+_OF_THE_CALL = {"on_conflict"}
 _CONVERSIONS: dict[str, Callable[[Any], float | None]] = {
     **dict.fromkeys(("run_at", "expires_at"), methodcaller("timestamp")),
     "delay": lambda delay: (delay.total_seconds() if isinstance(delay, timedelta) else delay) or None,
 }
-_OPTIONS = [(name, _CONVERSIONS.get(name)) for name in NewJob.__struct_fields__ if name not in _ROUTED]
+_OPTIONS = [(name, _CONVERSIONS.get(name)) for name in NewJob.__struct_fields__ if name not in _ROUTED | _OF_THE_CALL]
 _NO_OPTIONS = (None,) * (len(NewJob.__struct_fields__) - 2)  # but for the job type and the payload
 
 
@@ -173,7 +175,7 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
     if type(job.job_type) is not str or job.job_type not in app.job_types:
         require("job_type", job.job_type, _JOB_TYPE, EnqueueError)
     if has_options:
-        _check_options(job)
+        _check_options(job, with_digest=with_digest)
     job_type = app.job_types.get(job.job_type)
     if with_digest and job.key is not None and own_ledger(job_type) is not None:
         raise EnqueueError(f"{job.job_type} with a key: {by_its_package(job_type)}")
@@ -197,10 +199,12 @@ def job_row(app: EnqueuingApp, number: int, job: NewJob, *, with_digest: bool) -
     return row
 
 
-def _check_options(job: NewJob) -> None:
+def _check_options(job: NewJob, *, with_digest: bool) -> None:
     check_fields(job, _RULES, EnqueueError)
     if job.delay is not None and job.run_at is not None:
         raise EnqueueError("delay and run_at are both given; give one of them")
+    if job.on_conflict is not None and (job.key is None or not with_digest):
+        raise EnqueueError("on_conflict is for a job with a key in the core's ledger; give key, or leave it out")
 
 
 def _set_options(row: JobRow, job: NewJob) -> None:
@@ -248,9 +252,26 @@ class _JobWriter(IdempotentWriter[JobRow, Receipt]):
         return [_receipt(row, ids[row.n]) if row.n in ids else None for row in requests]
 
     def holders(self, requests: Sequence[JobRow]) -> list[KeyHolder[Receipt] | None]:
+        replacing = [row for row in requests if self._jobs[row.n].on_conflict is not None]
+        waiting = replace_waiting(self._app.store, self._connection, replacing) if replacing else {}
         keys = [(row.job_type, row.key) for row in requests if row.key is not None]
         taken = key_holders(self._app.store, self._connection, keys)
-        return [_holder(row, *taken[key]) if key in taken else None for key, row in zip(keys, requests, strict=True)]
+        return [
+            self._holder(row, *taken[key], waiting) if key in taken else None
+            for key, row in zip(keys, requests, strict=True)
+        ]
+
+    def _holder(self, row: JobRow, digest: str, job_id: int, waiting: Mapping[int, str | None]) -> KeyHolder[Receipt]:
+        """Whose digest is not compared where it could be replaced: then any content is right."""
+        replaces = self._jobs[row.n].on_conflict is not None
+        return KeyHolder(
+            receipt=_receipt(row, job_id, existing=True, replaced=replaces and job_id in waiting),
+            digest=None if replaces or digest.startswith(PROVISIONAL) else digest,
+            key=f"{row.job_type}: the idempotency key {row.key!r}",
+            owner=f"job {job_id}",
+            job_id=job_id,
+            conflict=waiting.get(job_id) if replaces else None,
+        )
 
     def content(self, request: JobRow) -> str:
         """The payload as the caller gave it: the row's may be sealed."""
@@ -258,15 +279,77 @@ class _JobWriter(IdempotentWriter[JobRow, Receipt]):
         return job_type.canonical(job_type.encode(self._jobs[request.n].payload))
 
 
-def _receipt(row: JobRow, job_id: int, *, existing: bool = False) -> Receipt:
-    return Receipt(job_id=job_id, job_type=row.job_type, key=row.key, existing=existing)
+def _receipt(row: JobRow, job_id: int, *, existing: bool = False, replaced: bool = False) -> Receipt:
+    return Receipt(job_id=job_id, job_type=row.job_type, key=row.key, existing=existing, replaced=replaced)
 
 
-def _holder(row: JobRow, digest: str, job_id: int) -> KeyHolder[Receipt]:
-    return KeyHolder(
-        receipt=_receipt(row, job_id, existing=True),
-        digest=None if digest.startswith(PROVISIONAL) else digest,
-        key=f"{row.job_type}: the idempotency key {row.key!r}",
-        owner=f"job {job_id}",
-        job_id=job_id,
-    )
+# -- a job that waits, replaced --------------------------------------------------------------------------------------
+
+_REPLACE = "replace"  # a word of `effects_job_actions.action`
+_KEPT = {"job_type", "key", "group_key", "definition_id", "slot", "requeued_from"}  # a replaced job stays what it is
+
+
+def replace_waiting(store: Store, connection: Connection, rows: Sequence[JobRow]) -> dict[int, str | None]:
+    """Write these rows over the waiting jobs that hold their keys.
+
+    A job that an attempt has begun, or that carries out an effect again, is left. The locks settle a race with a
+    claim: a claim that is first has begun it, and one that comes later skips the job, or leases what it has become.
+
+    Returns:
+        The ids of the waiting jobs; with why, where it could not be: in another group it would get before those that
+        were there earlier.
+    """
+    newest = {row.n: row for row in {(row.job_type, row.key): row for row in rows}.values()}
+    waiting: dict[int, str | None] = {}
+    written = []
+    for holder in store.all(connection, _lock_waiting, rows=as_json(list(newest.values()))):
+        row = newest[holder.n]
+        if row.group_key == holder.group_key:
+            written.append(msgspec.structs.replace(row, id=holder.id))
+            waiting[holder.id] = None
+        else:
+            group = f"which is in group {holder.group_key!r}, not {row.group_key!r}"
+            waiting[holder.id] = f"{group}, and stays there when it is replaced"
+    if written:
+        texts = as_json(written)
+        for statement in (_replace, _digest_again, _forget_replaced, _note_replaced):
+            store.write(connection, statement, rows=texts)
+    return waiting
+
+
+def _lock_waiting(sql: Sql) -> str:
+    """In the order of their ids: two of us that replace the same jobs wait for each other, and no longer."""
+    return f"""
+    SELECT r.n, j.id, j.group_key FROM {sql.rows("rows", {"n": "int", "job_type": "text", "key": "text"})} AS r
+    JOIN {sql.effect_ledger} AS l ON l.job_type = r.job_type AND l.key = r.key
+    JOIN {sql.jobs} AS j ON j.id = l.job_id
+    WHERE j.status = 'queued' AND j.attempts = 0 AND NOT j.has_attempts AND j.requeued_from IS NULL
+    ORDER BY j.id {sql.lock(skip=False, of="j")}"""
+
+
+def _replace(sql: Sql) -> str:
+    fields = {field: kind for field, kind in KINDS.items() if field in NAMES and field not in _KEPT}
+    values = {NAMES[field]: sql.time(f"r.{field}") if kind == "num" else f"r.{field}" for field, kind in fields.items()}
+    values["run_at"] = f"COALESCE({values['run_at']}, {sql.after('r.delay')}, {sql.now})"
+    values |= {"age_from": values["run_at"], "updated_at": sql.now, "routed": "true"}
+    return f"""
+    UPDATE {sql.jobs} AS j SET {", ".join(f"{column} = {value}" for column, value in values.items())}
+    FROM {sql.rows("rows", JobRow)} AS r WHERE j.id = r.id"""
+
+
+def _digest_again(sql: Sql) -> str:
+    return f"""
+    UPDATE {sql.effect_ledger} AS l SET digest = r.digest, updated_at = {sql.now}
+    FROM {sql.rows("rows", JobRow)} AS r WHERE l.job_type = r.job_type AND l.key = r.key"""
+
+
+def _forget_replaced(sql: Sql) -> str:
+    """Of a job that is replaced with each keystroke, the newest replacement is noted."""
+    ids = f"SELECT id FROM {sql.rows('rows', {'id': 'int'})} AS r"
+    return f"DELETE FROM {sql.job_actions} WHERE job_id IN ({ids}) AND action = '{_REPLACE}'"
+
+
+def _note_replaced(sql: Sql) -> str:
+    return f"""
+    INSERT INTO {sql.job_actions} (job_id, action, actor, created_at)
+    SELECT r.id, '{_REPLACE}', 'app', {sql.now} FROM {sql.rows("rows", {"id": "int"})} AS r ORDER BY r.id"""
