@@ -93,6 +93,7 @@ class PageAction:
         back: the address of the page that it belongs to.
         needs_reason: it is refused without a reason.
         danger: whether an effect may be made twice, or waiting ones are lost.
+        preview: what it would concern now, in a sentence. Default: nothing is said.
     """
 
     name: str
@@ -107,6 +108,7 @@ class PageAction:
     fields: tuple[ActionField, ...] = ()
     needs_reason: bool = False
     danger: bool = False
+    preview: Callable[[Visit, str], str] | None = None
 
 
 def page_action_view(action: PageAction) -> View:
@@ -124,7 +126,8 @@ def page_action_view(action: PageAction) -> View:
 
 def _ask(visit: Visit, action: PageAction, name: str) -> PageAnswer:
     return visit.page(
-        "confirm.html", action=action, heading=f"{action.button}: {action.noun} {name}", sentence=None,
+        "confirm.html", action=action, heading=f"{action.button}: {action.noun} {name}",
+        sentence=action.preview(visit, name) if action.preview is not None else None,
         consequence=action.consequence, target=visit.url(action.name), back=action.back(visit, Exact(name)),
         hidden={"name": name}, fields=[field for field in action.fields if visit.someone.may(field.role)],
     )  # fmt: skip

@@ -49,7 +49,8 @@ NONCE_COOKIE = "effects-form"
 _FRAMES_MAX = 12
 _FOREVER = "public, max-age=31536000, immutable"
 READ_HEADER = "x-effects-read"
-_READ_AT = re.compile(rb'<p id="read">.*?</p>', re.DOTALL)  # when it was read, which alone is no news
+# When it was read, and how long ago something was: alone no news.
+_READ_AT = re.compile(rb'<p id="read">.*?</p>|(?<= data-ago>)[^<]*', re.DOTALL)
 
 _log = own_logger("effects.web")
 

@@ -14,7 +14,6 @@ from effects.model.job import QUARANTINE_QUEUE
 from effects.operate.bulk import cancel_bulk
 from effects.operate.evidence import Evidence
 from effects.operate.sentences import sentence
-from effects.operate.tables import actions
 from effects.operate.tables.actions import request_drain
 from effects.store import schedules
 from effects.store.effects.requeue import Resolution, ignore, requeue, resolve_unknown
@@ -63,10 +62,7 @@ def _pause_limit(call: ActionCall) -> None:
 
 
 def _resume_limit(call: ActionCall) -> None:
-    store = call.visit.app.store
-    with store.begin() as connection:
-        limit_rows.resume(store, connection, call.subject, actor=call.actor, reason=call.reason)
-    call.visit.notify(call.visit.app.queues)  # in which its jobs wait is not known here
+    call.visit.resume_limit(call.subject, call.reason)
 
 
 def _pause_schedule(call: ActionCall) -> None:
@@ -195,8 +191,7 @@ def _cancel(visit: Visit, job_id: int, reason: str | None) -> str:
 
 
 def _run_now(visit: Visit, job_id: int, reason: str | None) -> str:
-    queue = actions.run_now(visit.app.store, job_id, actor=visit.someone.actor, reason=reason)
-    visit.notify([queue])
+    visit.run_now(job_id, reason)
     return "due"
 
 

@@ -35,6 +35,8 @@ _COMMAND = re.compile(r"`([^`]+)`")
 _TIME = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]{2}:[0-9]{2}:[0-9]{2})Z")  # as `moment_text` writes it
 STATIC_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 HIDDEN_NAME = "•••@"
+_SHORT_CHARS = 16
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 # What a status, an outcome or a state of an effect looks like: never by its colour alone.
 _TONES = {
@@ -98,6 +100,10 @@ def _environment(loader: BaseLoader, *, revealed: bool) -> Environment:
     environment.filters.update(
         time=_time,
         until=_until,
+        ago=_ago,
+        span=_span,
+        short=_short,
+        status_code=_status_code,
         duration=duration,
         count=lambda value: f"{value:,}",
         capped=lambda value: f"{value:,}" if value <= STATUS_MAX else "10k+",
@@ -164,6 +170,23 @@ def _time(value: dt.datetime | None) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(stamp, moment_text(value))
 
 
+def _ago(value: dt.datetime | None) -> Markup:
+    """How long ago it was, or how soon it will be; the time itself by hover. `app.js` keeps it up to date."""
+    if value is None or value in (FIRST, LAST):
+        return _time(value)
+    stamp, seconds = value.astimezone(dt.UTC), (dt.datetime.now(dt.UTC) - value).total_seconds()
+    words = f"in {_span(-seconds)}" if seconds < 0 else f"{_span(seconds)} ago"
+    return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(
+        stamp.isoformat(timespec="milliseconds"), moment_text(value), words
+    )
+
+
+def _span(seconds: float) -> str:
+    """A length of time in its largest unit: `12 s`, `18 min`, `3 h`, `5 d`."""
+    size, unit = next((pair for pair in _UNITS if seconds >= pair[0]), _UNITS[-1])
+    return f"{max(0, int(seconds)) // size} {unit}"
+
+
 def _until(value: dt.datetime | None) -> Markup:
     """When a pause ends: at its time, or by a person."""
     if value is not None and not ends_by_itself((value - dt.datetime.now(dt.UTC)).total_seconds()):
@@ -184,6 +207,22 @@ def _prose(text: str) -> Markup:
     """Sentences: commands, in backticks, are shown as such, and times as tables have them, in the viewer's own zone."""
     marked = _COMMAND.sub(r"<code>\1</code>", str(escape(text)))
     return Markup(_TIME.sub(r'<time datetime="\1T\2Z">\1 \2Z</time>', marked))  # noqa: S704 - escaped before
+
+
+def _short(value: object) -> str:
+    """An id in a cell of a table: `ep_…VDCQ`, `1f3a…09bc`. The whole one stands beside it, by hover and to copy."""
+    text = str(value)
+    if len(text) <= _SHORT_CHARS:
+        return text
+    kind, mark, _ = text[:_SHORT_CHARS].rpartition("_")
+    return f"{kind}{mark}…{text[-4:]}" if mark else f"{text[:4]}…{text[-4:]}"
+
+
+def _status_code(value: object) -> Markup:
+    """The status of a response; whatever else a row has there is shown as text."""
+    is_good = isinstance(value, int) and 200 <= value <= 299
+    tone = "good" if is_good else "bad"
+    return Markup('<span class="chip {} code">{}</span>').format(tone, lines_without_unsafe(str(value)))
 
 
 def _chip(value: object) -> Markup:

@@ -14,10 +14,13 @@ from urllib.parse import urlencode
 from effects.app.effects import Effects
 from effects.errors import EnqueueError
 from effects.operate.evidence import Evidence, job_evidence
-from effects.operate.tables.actions import LOOK_UP, note_look
+from effects.operate.tables.actions import LOOK_UP, note_look, run_now
 from effects.operate.tables.dead_letters import Unresolved, count_unresolved
 from effects.operate.tables.limit_status import Limit, find
+from effects.operate.tables.lookup import last_attempts
 from effects.store.audit_log import AuditAction
+from effects.store.db.records import AttemptRecord
+from effects.store.limits import key_limits as limit_rows
 from effects.version import VERSION
 from effects.web.database import ACT_BOUNDS, COUNT_BOUNDS, Readings, bounded, twice
 from effects.web.exchange import PageAnswer, PageRequest, ReadFields, cookie, form_of, query_of
@@ -211,6 +214,21 @@ class Visit:
                 return find(app.store, connection, key)
 
         return self.count(("limit", key), LIVE_SECONDS, read)
+
+    def last_attempts(self, job_ids: Sequence[int]) -> dict[int, AttemptRecord]:
+        """The newest attempt of each of these jobs that was tried: what the other side said last."""
+        with self.app.store.read() as connection:
+            return last_attempts(self.app.store, connection, job_ids)
+
+    def resume_limit(self, key: str, reason: str | None) -> None:
+        """End the pause of a limit key, and close its breaker."""
+        with self.app.store.begin() as connection:
+            limit_rows.resume(self.app.store, connection, key, actor=self.someone.actor, reason=reason)
+        self.notify(self.app.queues)  # in which its jobs wait is not known here
+
+    def run_now(self, job_id: int, reason: str | None) -> None:
+        """Make a waiting job due now."""
+        self.notify([run_now(self.app.store, job_id, actor=self.someone.actor, reason=reason)])
 
     def ticket(self, what: str) -> str:
         """A text that lets this person see `what` for two minutes by GET, such as in a frame of the page."""

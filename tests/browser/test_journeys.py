@@ -100,11 +100,23 @@ def test_decide_an_unknown(hand: Any, acting: tuple[FullShop, str]) -> None:
 def test_pause_a_partner(hand: Any, acting: tuple[FullShop, str]) -> None:
     hand.page.goto(acting[1])
     hand.follow("link", re.compile(f"{acting[0].gone} .* fails since"))
-    hand.follow("link", re.compile("^(Pause|Resume now)$"))
+    hand.follow("link", re.compile("^(Pause|Try now)$"))
     hand.write("Why (may be empty), for the audit log", "they asked for it")
-    hand.follow("button", re.compile("^(Pause|Resume)$"))
-    assert re.search("The limit key (is paused|runs again)", words(hand))
-    assert audit_actions(acting[0].app)[-1][1] in ("pause", "resume")
+    hand.follow("button", re.compile("^(Pause|Try now)$"))
+    assert re.search("The limit key is paused|It is tried now", words(hand))
+    assert audit_actions(acting[0].app)[-1][1] in ("pause", "resume", "run_now")
+
+
+def test_why_webhooks_are_missing(hand: Any, acting: tuple[FullShop, str]) -> None:
+    """Two clicks to what the partner said last, one more to try again."""
+    hand.page.goto(acting[1])
+    hand.follow("link", "Endpoints")
+    hand.follow("link", f"ep_…{acting[0].gone[-4:]}")
+    assert re.search(r"The last response, \d+ \w+ ago, was 503:? ?<b>!", words(hand))
+    hand.follow("link", "Recover")
+    assert re.search(r"Given up: \d+ in the last 1 hour", words(hand))
+    hand.follow("button", "Recover")
+    assert re.search(r"\d deliveries are sent again", words(hand))
 
 
 def test_see_what_a_colleague_did(hand: Any, acting: tuple[FullShop, str]) -> None:

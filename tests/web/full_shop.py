@@ -162,7 +162,8 @@ def pages_of(shop: FullShop) -> list[str]:
         "/settings", f"/jobs/{shop.dead}", f"/jobs/{shop.unknown}", "/needs/bulk?do=requeue&effect=not_done",
         f"/jobs/{shop.dead}/requeue", "/email/messages", f"/email/messages/{shop.mail}", "/email/templates",
         "/email/templates/show?name=welcome", "/email/suppressions", "/webhooks", f"/webhooks/endpoints/{shop.good}",
-        f"/webhooks/endpoints/{shop.gone}", "/webhooks/deliveries", f"/webhooks/deliveries/{shop.event}/{shop.gone}",
+        f"/webhooks/endpoints/{shop.gone}", f"/webhooks/endpoints/{shop.gone}/settings", "/webhooks/deliveries",
+        f"/webhooks/deliveries/{shop.event}/{shop.gone}",
         "/webhooks/events", f"/webhooks/events/{shop.event}", f"/webhooks/explain?what=429&endpoint={shop.gone}",
         "/reports", f"/reports/runs/{shop.run}", "/reports/buckets",
     ]  # fmt: skip

@@ -14,12 +14,15 @@ from sqlalchemy.exc import DBAPIError
 
 from effects import Refused
 from effects.model.settlement import AttemptEnd, WorkerLost
+from effects.store.limits import key_limits
 from effects.web import Dashboard, Person, dashboard
 from effects.web.security import Role
 from effects_email import find_suppressions, send_templated_email
 from effects_reports import report_status
+from effects_webhooks import WebhookEvent, deliver_webhook
 from effects_webhooks.admin.rotation import list_secrets
 from effects_webhooks.tenants import ANY_TENANT
+from effects_webhooks.writing import limit_key
 from tests.support.manual_workers import ManualWorker
 from tests.support.sampling import sample
 from tests.web.browsing import Visitor, plain
@@ -49,7 +52,7 @@ def test_each_page_shows_what_happened_without_what_is_personal(full: FullShop, 
     personal = ("ann@example.com", "bob@example.com", "eve@example.com", "12 €")
     assert [(path, word) for path, answer in pages.items() for word in personal if word in answer.text] == []
     texts = {path: plain(answer.text) for path, answer in pages.items()}
-    assert "It has failed since" in texts[f"/webhooks/endpoints/{full.gone}"]
+    assert "No delivery has succeeded for" in texts[f"/webhooks/endpoints/{full.gone}"]
     assert "503" in texts[f"/webhooks/deliveries/{full.event}/{full.gone}"]
     assert "1 of 1 rows, 1 of 1 chunks" in texts[f"/reports/runs/{full.run}"]
     assert "Where it is delivered" in texts[f"/reports/runs/{full.run}"]
@@ -115,6 +118,7 @@ def test_an_address_is_lifted_after_a_question(full: FullShop, person: Callable[
     [
         ("/webhooks/endpoints/disable?name={gone}", "/webhooks/endpoints/{gone}?did=webhooks_disable", "disable"),
         ("/webhooks/endpoints/test?name={good}", "/webhooks/deliveries/msg_", "send_test"),
+        ("/webhooks/endpoints/try?name={gone}", "/webhooks/endpoints/{gone}?did=webhooks_try", "resume"),
         ("/webhooks/endpoints/recover?name={gone}", "did=webhooks_recover&n=", "requeue"),
         ("/webhooks/deliveries/replay?name={event}:{gone}", "/webhooks/deliveries/{event}/{gone}?did", "requeue"),
         ("/webhooks/events/replay?name={event}", "/webhooks/events/{event}?did=webhooks_replay_event&n=1", "requeue"),
@@ -131,12 +135,54 @@ def test_each_action(path: str, leads_to: str, noted: str, full: FullShop, perso
     assert ("web:ann", noted) in audit_actions(full.app)[-2:]
 
 
+def test_the_page_of_an_endpoint_says_what_it_said_last_and_what_waits(
+    full: FullShop, person: Callable[..., Visitor]
+) -> None:
+    visitor, gone = person(), f"/webhooks/endpoints/{full.gone}"
+    deliver_webhook(WebhookEvent("order.paid", {}, key="paid:7"), effects=full.app)
+    page = html.unescape(plain(visitor.get(gone).text))
+    assert re.search(r"The last response, \d+ \w+ ago , was 503 : <b>! It took", page)
+    counts = re.search(r"Failing (\d+) Waiting (\d+) Delivered 0 Given up (\d+) All (\d+)", page)
+    assert counts is not None
+    failing, waiting, given_up, every = map(int, counts.groups())
+    assert (failing + waiting + given_up, every) == (10, 10)
+    assert min(waiting, given_up) >= 1
+    assert f"{failing + waiting} deliver" in page
+    assert "paid:7 not tried yet 0 due now" in html.unescape(plain(visitor.get(f"{gone}?status=waiting").text))
+    assert f"Given up: {given_up} in the last 1 hour" in plain(
+        visitor.get(f"/webhooks/endpoints/recover?name={full.gone}").text
+    )
+    good = plain(visitor.get(f"/webhooks/endpoints/{full.good}").text)
+    assert "Good partner" in good
+    assert "Nothing was given up, so there is nothing to recover." in good
+    assert visitor.get(f"{gone}?status=no_such").status_code == 400
+
+
+def test_trying_now_ends_the_pause_and_makes_the_next_one_due(full: FullShop, person: Callable[..., Visitor]) -> None:
+    app, visitor = full.app, person()
+    deliver_webhook(WebhookEvent("order.paid", {}), effects=app)
+    with app.store.begin() as connection:
+        key_limits.pause(app.store, connection, limit_key(full.gone), actor="cli:ann", seconds=3_600)
+        later = app.store.sql.after("3600")
+        connection.execute(
+            text(f"UPDATE {app.store.sql.jobs} SET run_at = {later} WHERE limit_key = :key AND status <> 'running'"),
+            {"key": limit_key(full.gone)},
+        )
+    visitor.app.site.readings.forget()
+    assert "next attempt in 59 min" in plain(visitor.get(f"/webhooks/endpoints/{full.gone}").text)
+    assert visitor.act(f"/webhooks/endpoints/try?name={full.gone}").status_code == 303
+    page = plain(visitor.get(f"/webhooks/endpoints/{full.gone}").text)
+    assert "It is paused" not in page
+    assert "next attempt now" in page
+    assert audit_actions(app)[-2:] == [("web:ann", "resume"), ("web:ann", "run_now")]
+
+
 def test_a_pause_without_an_end_has_none_on_the_page_of_its_endpoint(
     full: FullShop, person: Callable[..., Visitor]
 ) -> None:
     visitor = person()
     assert visitor.act(f"/limits/pause?name=webhook:{full.good}").status_code == 303
-    assert "paused until it is resumed" in plain(visitor.get(f"/webhooks/endpoints/{full.good}").text)
+    assert "It is paused until it is resumed" in plain(visitor.get(f"/webhooks/endpoints/{full.good}").text)
 
 
 def test_a_rotated_secret_is_shown_once(full: FullShop, person: Callable[..., Visitor]) -> None:
@@ -150,7 +196,7 @@ def test_a_rotated_secret_is_shown_once(full: FullShop, person: Callable[..., Vi
     assert secret is not None
     after = list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)
     assert [each.signs for each in after] == [True, True]
-    pages = [admin.get(page).text for page in (f"/webhooks/endpoints/{full.good}", "/audit")]
+    pages = [admin.get(page).text for page in (f"/webhooks/endpoints/{full.good}/settings", "/audit")]
     assert all(secret[0] not in page for page in pages)
     assert admin.act(f"/webhooks/secrets/expire?name={full.good}:{before[0].id}", reason="done").status_code == 303
     assert [each.signs for each in list_secrets(full.good, tenant=ANY_TENANT, effects=full.app)] == [True, False]

@@ -131,6 +131,7 @@ def _pages(shop: FullShop) -> dict[str, tuple[str, Fields]]:
         "webhooks_rotate": (f"/webhooks/endpoints/rotate?name={shop.good}", {"overlap": "1 hour"}),
         "webhooks_expire": (f"/webhooks/secrets/expire?name={shop.good}:{secret}", {}),
         "webhooks_test": (f"/webhooks/endpoints/test?name={shop.good}", {}),
+        "webhooks_try": (f"/webhooks/endpoints/try?name={shop.gone}", {}),
         "webhooks_recover": (f"/webhooks/endpoints/recover?name={shop.gone}", {}),
         "webhooks_replay": (f"/webhooks/deliveries/replay?name={shop.event}:{shop.good}", {"even_if_done": "yes"}),
         "webhooks_replay_event": (f"/webhooks/events/replay?name={event}", {"even_if_done": "yes"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effects import Effects
+from effects.store.limits.key_limits import unblock_limit
 from effects.store.queue import cancellation
 from effects.worker import Worker
 from effects_webhooks import (
@@ -19,6 +20,9 @@ from effects_webhooks import (
     list_deliveries,
     list_events,
 )
+from effects_webhooks.dashboard.pages import read_traffic
+from effects_webhooks.tables.delivery_rows import STANDINGS
+from effects_webhooks.writing import limit_key
 from tests.cli.conftest import effects
 from tests.peers.http import Receiver
 from tests.webhooks.conftest import Rows
@@ -67,6 +71,29 @@ def test_deliveries_that_are_tried_again_are_listed_as_retrying(shop: Effects, d
     assert [delivery for delivery in everything if delivery.retrying] == [retrying]
     answer = effects("--database-url", database_url, "webhooks", "deliveries", "--status", "retrying")
     assert "intended (retrying)" in answer.out
+
+
+def test_each_delivery_of_an_endpoint_has_one_standing(shop: Effects) -> None:
+    with Receiver([200, 503, 400]) as receiver:
+        endpoint_id = add_endpoint(receiver.url, ordering="endpoint", effects=shop).id
+        for _ in range(3):
+            send(shop, None)
+        Worker(shop).drain(max_seconds=50)
+        with shop.store.begin() as connection:
+            unblock_limit(shop.store, connection, limit_key(endpoint_id))
+    cancelled = send(shop, None)
+    [job] = list_deliveries(event_id=cancelled, effects=shop).deliveries
+    cancellation.cancel(shop.store, shop.ledgers, job.job_id, actor="test")
+    listed = {
+        standing: list_deliveries(endpoint_id=endpoint_id, standing=standing, effects=shop).deliveries
+        for standing in STANDINGS
+    }
+    counted = read_traffic(shop, endpoint_id)
+    assert counted.counts == {standing: len(deliveries) for standing, deliveries in listed.items()}
+    assert counted.counts == {"failing": 1, "waiting": 1, "delivered": 1, "given_up": 1}
+    every = list_deliveries(endpoint_id=endpoint_id, effects=shop).deliveries
+    assert {delivery.job_id for delivery in every} == {delivery.job_id for each in listed.values() for delivery in each}
+    assert counted.next_job in {delivery.job_id for delivery in (*listed["failing"], *listed["waiting"])}
 
 
 def test_another_tenants_endpoint_or_event_is_not_found(shop: Effects) -> None:

@@ -60,6 +60,23 @@ def _jobs_by_id(sql: Sql) -> str:
 
 
 def _attempts(sql: Sql) -> str:
+    return f"{_logged(sql)} WHERE a.job_id {sql.any_of('ids', 'int')} ORDER BY a.job_id, a.lease_token"
+
+
+def _last_attempts(sql: Sql) -> str:
+    newest = f"SELECT max(b.lease_token) FROM {sql.job_attempts} AS b WHERE b.job_id = a.job_id"
+    return f"""
+    {_logged(sql)} WHERE a.job_id {sql.any_of("ids", "int")} AND a.lease_token = ({newest})
+    ORDER BY a.job_id, a.lease_token"""
+
+
+def last_attempts(store: Store, connection: Connection, job_ids: Sequence[int]) -> dict[int, AttemptRecord]:
+    """The newest attempt of each of these jobs that was tried."""
+    rows = store.all(connection, _last_attempts, ids=as_json(list(job_ids)))
+    return {row.job_id: attempt_record(row) for row in rows}
+
+
+def _logged(sql: Sql) -> str:
     return f"""
     SELECT job_id, lease_token, attempt,
         {sql.epoch("started_at")} AS started_at, {sql.epoch("finished_at")} AS finished_at,
@@ -67,7 +84,7 @@ def _attempts(sql: Sql) -> str:
         error_code, message, stack, {sql.json_text("detail")} AS detail,
         {sql.json_text("error_text")} AS error_text, late_outcome, late_verdict, late_code, late_message,
         {sql.epoch("late_at")} AS late_at
-    FROM {sql.job_attempts} WHERE job_id {sql.any_of("ids", "int")} ORDER BY job_id, lease_token"""
+    FROM {sql.job_attempts} AS a"""
 
 
 def _actions(sql: Sql) -> str:

@@ -19,8 +19,22 @@
     for (const time of root.querySelectorAll("time[datetime]")) {
       const moment = new Date(time.dateTime);
       if (Number.isNaN(moment.valueOf()) || moment.getTimezoneOffset() === 0) continue;
+      if ("ago" in time.dataset) {
+        time.title = zoned(moment);
+        continue;
+      }
       time.title = `UTC: ${time.textContent}`;
       time.textContent = zoned(moment);
+    }
+  }
+
+  // "18 min ago", as the server has it, of its own clock.
+  function age(now) {
+    for (const time of document.querySelectorAll("time[data-ago]")) {
+      const seconds = (now - new Date(time.dateTime)) / 1000, whole = Math.floor(Math.abs(seconds));
+      const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find((each) => whole >= each[0]) || [1, "s"];
+      const span = `${Math.floor(whole / size)} ${unit}`;
+      time.textContent = seconds < 0 ? `in ${span}` : `${span} ago`;
     }
   }
 
@@ -83,6 +97,7 @@
     time.dateTime = text.slice(0, end);
     time.textContent = text.slice(end + 1);
     localise(time.parentNode);
+    age(new Date(time.dateTime));
   }
   function swap(fresh) {
     const ids = (page) => regions(page).map((region) => region.id).join();
@@ -100,6 +115,7 @@
     const next = fresh.getElementById(id), shown = document.getElementById(id);
     if (!next || !shown) return;
     localise(next);
+    offer(next);
     shown.replaceWith(document.adoptNode(next));
   }
 
@@ -169,8 +185,21 @@
     }
   }
 
+  // -- ids are short, and can be copied ----------------------------------------------------------------------
+  function offer(root) {
+    for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  }
+  async function copy(event) {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "copied";
+  }
+
   localise(document);
+  offer(document);
   remember();
+  document.addEventListener("click", copy);
   document.addEventListener("keydown", press);
   for (const kind of ["keydown", "pointerdown"]) document.addEventListener(kind, wake);
   document.addEventListener("visibilitychange", () => later(0));

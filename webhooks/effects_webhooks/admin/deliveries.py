@@ -260,14 +260,15 @@ def cancel_delivery(
         return cancel(key=key, job_type=JOB_TYPE, actor=actor, reason=reason, session=connection, effects=app)
 
 
-_STATES = (*LEDGER_STATES, "retrying")
+_STATES = (*LEDGER_STATES, table.RETRYING)
 
 
 class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
     """A delivery: one event to one endpoint. The event's type is None once the event was deleted.
 
     `state`: intended, released, done, refused, unknown or abandoned. `retrying`: it failed and is going to be tried
-    again. `status_code`: of the newest answer. `job_id`: the newest job.
+    again. `status_code`: of the newest answer. `job_id`: the newest job. `due_at`: when that is due, while it waits.
+    `event_key`: as its sender named the event.
     """
 
     event_id: str
@@ -279,6 +280,8 @@ class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     job_id: int
     created_at: datetime
+    due_at: datetime | None
+    event_key: str | None
 
 
 class DeliveryPage(msgspec.Struct, frozen=True):
@@ -356,6 +359,7 @@ def get_delivery(
     EventInvalid,
     **dict.fromkeys(("endpoint_id", "event_id"), optional(arguments.NAME)),
     state=optional(arguments.one_of(_STATES)),
+    standing=optional(arguments.one_of(table.STANDINGS)),
     before=optional(arguments.whole(0, 2**63 - 1)),
     limit=arguments.whole(1, arguments.LIST_MAX),
 )
@@ -364,6 +368,7 @@ def list_deliveries(
     endpoint_id: str | None = None,
     event_id: str | None = None,
     state: str | None = None,
+    standing: str | None = None,
     before: int | None = None,
     limit: int = 50,
     tenant: Tenant = None,
@@ -374,6 +379,7 @@ def list_deliveries(
     Args:
         endpoint_id, event_id: of this endpoint, of this event.
         state: as in DeliverySummary; or `retrying`.
+        standing: `failing` (it is tried again), `waiting` (it was not tried yet), `delivered`, or `given_up`.
         before: only deliveries whose newest job has a smaller id: the next page.
         limit: at most so many.
         tenant: whose. Default: those of no tenant. `ANY_TENANT`: all.
@@ -384,7 +390,9 @@ def list_deliveries(
     """
     app = app_of(effects)
     owner = tenant_filter(tenant)
-    filters = set_filters({"endpoint_id": endpoint_id, "event_id": event_id, "state": state, "tenant": owner})
+    filters = set_filters(
+        {"endpoint_id": endpoint_id, "event_id": event_id, "state": state, "standing": standing, "tenant": owner}
+    )
     with app.store.read() as connection:
         if endpoint_id is not None and endpoints.endpoint(app.store, connection, endpoint_id, owner) is None:
             raise no_endpoint(endpoint_id)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from effects import Effects
 from effects.extend.actions import AuditAction
 from effects.extend.ledger import LEDGER_STATES
+from effects.extend.text import moment_or_none
 from effects.web import (
     LIVE_SECONDS,
     PAGE_ROWS,
@@ -33,6 +36,7 @@ from effects.web import (
     text_of,
 )
 from effects_webhooks.admin.deliveries import (
+    DeliverySummary,
     get_delivery,
     get_event,
     list_deliveries,
@@ -48,7 +52,9 @@ from effects_webhooks.classify import DeliveryExplanation
 from effects_webhooks.classify import explain as explain_answer
 from effects_webhooks.errors import EndpointNotFound, EventNotFound
 from effects_webhooks.retry_rules import FAULT_RULES
-from effects_webhooks.tables.delivery_rows import RETRYING
+from effects_webhooks.tables import delivery_rows as table
+from effects_webhooks.tables import endpoint_rows
+from effects_webhooks.tables.delivery_rows import RETRYING, STANDINGS
 from effects_webhooks.tenants import ANY_TENANT, Tenant
 from effects_webhooks.writing import JOB_TYPE, limit_key
 
@@ -79,6 +85,24 @@ def _recover(call: ActionCall) -> ActionEnd:
         effects=call.visit.app,
     )  # fmt: skip
     return ActionEnd(count=len(replayed.jobs))
+
+
+def _what_failed(visit: Visit, endpoint_id: str) -> str:
+    """What a recovery would concern, by how far back it reaches."""
+    with visit.app.store.read() as connection:
+        failed = table.count_failed(visit.app.store, connection, endpoint_id, tuple(_SINCE.values()))
+    if not any(failed.values()):
+        return "Nothing has been given up: there is nothing to recover."
+    counts = (f"{failed[hours]:,} in the last {words}" for words, hours in _SINCE.items())
+    return f"Given up: {', '.join(counts)}."
+
+
+def _try_now(call: ActionCall) -> None:
+    """The pause ends whatever is due; what is due next goes first."""
+    next_job = read_traffic(call.visit.app, call.subject).next_job
+    call.visit.resume_limit(limit_key(call.subject), call.reason)
+    if next_job is not None:
+        call.visit.run_now(next_job, call.reason)
 
 
 def _replay_delivery(call: ActionCall) -> ActionEnd:
@@ -114,6 +138,10 @@ def _to_delivery(visit: Visit, name: str) -> str:
 
 
 _ACTIONS = (
+    PageAction("webhooks_try", "/webhooks/endpoints/try", "endpoint", "operator", "Try now",
+               "Its pause ends, its breaker closes, and the delivery that is due next is due now. What waited for the "
+               "pause alone goes out too; other attempts keep their times.",
+               "It is tried now: its response comes to this page.", _try_now, _to_endpoint),
     PageAction("webhooks_disable", "/webhooks/endpoints/disable", "endpoint", "operator", "Disable",
                "Nothing more is sent to it: new events pass it by, and what waits ends cancelled when it falls due. To "
                "hold deliveries back without losing them, pause its limit key.", "The endpoint is disabled.", _disable,
@@ -129,7 +157,8 @@ _ACTIONS = (
                "What ended without success is sent again with the same id and bytes, oldest first, at most 200 "
                "deliveries at a time. What is still retrying is left alone.",
                "{n} deliveries are sent again. Were it 200, there may be more: recover once more.", _recover,
-               _to_endpoint, fields=(ActionField("since", "What ended in the last", "choice", tuple(_SINCE)),)),
+               _to_endpoint, fields=(ActionField("since", "What ended in the last", "choice", tuple(_SINCE)),),
+               preview=_what_failed),
     PageAction("webhooks_replay", "/webhooks/deliveries/replay", "delivery", "operator", "Send again",
                "The same event with the same webhook-id and the same bytes: a receiver that knows the id drops it.",
                "It is sent again.", _replay_delivery, _to_delivery, fields=(_EVEN_IF_DONE,)),
@@ -153,7 +182,7 @@ def _rotate(call: ActionCall) -> ActionEnd:
     return ActionEnd(
         answer=call.visit.page(
             "webhooks/secret.html", created=created, overlap=overlap if _OVERLAPS[overlap] else None,
-            endpoint_id=call.subject, back=_to_endpoint_of(call.visit, call.subject),
+            endpoint_id=call.subject, back=_to_settings(call.visit, call.subject),
         )
     )  # fmt: skip
 
@@ -170,24 +199,23 @@ def _parts(name: str) -> tuple[str, str]:
     return endpoint_id, secret_id
 
 
-def _to_endpoint_of(visit: Visit, name: str) -> str:
-    return visit.url("webhooks_endpoint", endpoint=name.partition(":")[0])
+def _to_settings(visit: Visit, name: str) -> str:
+    return visit.url("webhooks_settings", endpoint=name.partition(":")[0])
 
 
 _SECRET_ACTIONS = (
     PageAction("webhooks_rotate", "/webhooks/endpoints/rotate", "endpoint", "admin", "Rotate the secret",
                "A new secret signs from the next try on, beside those before it for as long as you choose. It is shown "
                "once, on the page that follows: have a safe way to the partner ready.",
-               "The secret is rotated.", _rotate, _to_endpoint_of,
+               "The secret is rotated.", _rotate, _to_settings,
                fields=(ActionField("overlap", "The secrets before it still sign for", "choice", tuple(_OVERLAPS)),)),
     PageAction("webhooks_expire", "/webhooks/secrets/expire", "secret", "admin", "Expire",
                "It signs nothing more from the next try on: a partner who still checks by it refuses what we send.",
-               "The secret has expired.", _expire, _to_endpoint_of, danger=True),
+               "The secret has expired.", _expire, _to_settings, danger=True),
 )  # fmt: skip
 
 
 ENDPOINTS_MAX = 500
-RECENT = 60
 _ENDPOINT_STATES = ("active", "disabled", "failing")
 _WHAT_IF = ("404", "410", "429", "500", "503", "no_answer", "connect_failed")
 ATTEMPTS = (1, 3, 6, 10)
@@ -211,16 +239,67 @@ def _has(endpoint: Endpoint, status: str | None) -> bool:
     return status in (None, endpoint.status)
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What an endpoint's newest deliveries have come to; all of one snapshot.
+
+    Args:
+        counts: by standing; together at most `delivery_rows.RECENT`.
+        last_jobs: those settled last, of what was tried; the newest attempt is one of theirs.
+        next_at, next_job: what is due next, and when by its own time.
+    """
+
+    counts: Mapping[str, int]
+    last_jobs: Sequence[int]
+    next_at: datetime | None
+    next_job: int | None
+
+    @property
+    def waiting(self) -> int:
+        """What goes out by itself."""
+        return self.counts["failing"] + self.counts["waiting"]
+
+
+def read_traffic(app: Effects, endpoint_id: str) -> Traffic:
+    with app.store.read() as connection:
+        rows = table.standings(app.store, connection, endpoint_id)
+    due = min(((row.due_at, row.next_job) for row in rows if row.next_job is not None), default=(None, None))
+    return Traffic(
+        {name: next((row.deliveries for row in rows if row.standing == name), 0) for name in STANDINGS},
+        [row.last_job for row in rows if row.standing != "waiting"],
+        moment_or_none(due[0]), due[1],
+    )  # fmt: skip
+
+
 def endpoint(visit: Visit) -> PageAnswer:
-    """One endpoint: its health, its newest deliveries, and what answers would mean for it."""
-    endpoint_id = visit.values["endpoint"]
-    shown = get_endpoint(endpoint_id, tenant=ANY_TENANT, effects=visit.app)
-    recent = list_deliveries(endpoint_id=endpoint_id, limit=RECENT, tenant=ANY_TENANT, effects=visit.app).deliveries
+    """One endpoint: how it does and why, and its deliveries with what it said last; those that fail before others."""
+    shown = get_endpoint(visit.values["endpoint"], tenant=ANY_TENANT, effects=visit.app)
+    limit = visit.limit_of(limit_key(shown.id))
+    traffic = visit.count(("webhooks", shown.id), LIVE_SECONDS, lambda app: read_traffic(app, shown.id))
+    tab = choice_of(visit.query, "status", ("all", *STANDINGS)) or ("failing" if traffic.counts["failing"] else "all")
+    before = before_of(visit)
+    page = list_deliveries(
+        endpoint_id=shown.id, standing=None if tab == "all" else tab, before=before, limit=PAGE_ROWS,
+        tenant=ANY_TENANT, effects=visit.app,
+    )  # fmt: skip
+    last = visit.last_attempts([*traffic.last_jobs, *(delivery.job_id for delivery in page.deliveries)])
+    answers = [last[job_id] for job_id in traffic.last_jobs if job_id in last]
+    times = [time for time in (traffic.next_at, limit.paused_until if limit else None) if time is not None]
     return visit.page(
-        "webhooks/endpoint.html", endpoint=shown, limit=visit.limit_of(limit_key(endpoint_id)),
-        limit_key=limit_key(endpoint_id), secrets=list_secrets(endpoint_id, tenant=ANY_TENANT, effects=visit.app),
-        recent=recent, what_if=[_explained(shown, what) for what in _WHAT_IF],
-        notice=notice(visit),
+        "webhooks/endpoint.html", endpoint=shown, limit=limit, traffic=traffic, tab=tab, page=page, last=last,
+        answer=max(answers, key=lambda attempt: attempt.finished_at, default=None), first=before is None,
+        next_at=max(times, default=None) if traffic.next_at else None, every=sum(traffic.counts.values()),
+        standings=STANDINGS, limit_key=limit_key(shown.id), recent=table.RECENT, notice=notice(visit),
+    )  # fmt: skip
+
+
+def endpoint_settings(visit: Visit) -> PageAnswer:
+    """What an endpoint takes, its secrets, and what its responses lead to."""
+    shown = get_endpoint(visit.values["endpoint"], tenant=ANY_TENANT, effects=visit.app)
+    return visit.page(
+        "webhooks/endpoint_settings.html", endpoint=shown,
+        secrets=list_secrets(shown.id, tenant=ANY_TENANT, effects=visit.app),
+        what_if=[_explained(shown, what) for what in _WHAT_IF], notice=notice(visit),
     )  # fmt: skip
 
 
@@ -257,9 +336,15 @@ def deliveries(visit: Visit) -> PageAnswer:
         tenant=_tenant(chosen["tenant"]), effects=visit.app,
     )  # fmt: skip
     return visit.page(
-        "webhooks/deliveries.html", page=page, chosen=chosen_of(chosen), state=state,
-        states=STATES, first=before is None, notice=notice(visit),
+        "webhooks/deliveries.html", page=page, names=_names(visit, page.deliveries), chosen=chosen_of(chosen),
+        state=state, states=STATES, first=before is None, notice=notice(visit),
     )  # fmt: skip
+
+
+def _names(visit: Visit, deliveries: Sequence[DeliverySummary]) -> Mapping[str, str]:
+    ids = {delivery.endpoint_id for delivery in deliveries}
+    with visit.app.store.read() as connection:
+        return endpoint_rows.names(visit.app.store, connection, ids)
 
 
 def delivery(visit: Visit) -> PageAnswer:
@@ -302,6 +387,7 @@ def _event(visit: Visit, *, revealed: bool = False) -> PageAnswer:
     page = list_deliveries(event_id=shown.id, limit=PAGE_ROWS, tenant=ANY_TENANT, effects=visit.app)
     return visit.page(
         "webhooks/event.html", revealed=revealed, event=shown, size=len(shown.body), page=page,
+        names=_names(visit, page.deliveries),
         body=_pretty(shown.body) if revealed else None, notice=notice(visit),
     )  # fmt: skip
 
@@ -348,6 +434,7 @@ PAGES = Pages(
     routes=(
         _route("webhooks", "/webhooks", endpoints),
         _route("webhooks_endpoint", "/webhooks/endpoints/{endpoint}", endpoint),
+        _route("webhooks_settings", "/webhooks/endpoints/{endpoint}/settings", endpoint_settings),
         _route("webhooks_explain", "/webhooks/explain", explain),
         _route("webhooks_deliveries", "/webhooks/deliveries", deliveries),
         _route("webhooks_delivery", "/webhooks/deliveries/{event}/{endpoint}", delivery),

@@ -16,6 +16,8 @@ from effects_webhooks.tables.endpoint_rows import owned
 
 RETRYING = "retrying"  # as a state to filter by
 SPAN = 100_000  # job ids that a page searches where no index serves its filters
+RECENT = 10_000  # an endpoint's newest deliveries, which are counted
+STANDINGS = ("failing", "waiting", "delivered", "given_up")
 
 
 def deliveries(
@@ -24,7 +26,7 @@ def deliveries(
     """A page of deliveries by their newest jobs, and where older ones remain to be searched.
 
     Args:
-        filters: any of `endpoint_id`, `event_id`, `state` (`retrying` too) and `tenant`.
+        filters: any of `endpoint_id`, `event_id`, `state` (`retrying` too), `standing` and `tenant`.
     """
     upper = before - 1 if before is not None else int(store.value(connection, _newest) or 0)
     lower = upper + 1 - SPAN if _is_windowed(filters) else 0
@@ -35,7 +37,9 @@ def deliveries(
 
 def _is_windowed(filters: Mapping[str, object]) -> bool:
     """An event's deliveries are few; an endpoint's are in the order of the list."""
-    return "event_id" not in filters and ("state" in filters or ("tenant" in filters and "endpoint_id" not in filters))
+    return "event_id" not in filters and (
+        not filters.keys().isdisjoint(("state", "standing")) or ("tenant" in filters and "endpoint_id" not in filters)
+    )
 
 
 def events(
@@ -75,11 +79,47 @@ def _retries(sql: Sql, rows: str) -> str:
     return f"({rows}.tries > 0 AND {rows}.state IN ('intended', 'unknown') AND COALESCE(({job}) = 'failed', false))"
 
 
+def _standing(sql: Sql, rows: str) -> str:
+    """Each delivery has one: it is tried again, was not tried yet, has arrived, or is not tried again by itself."""
+    tried = "j.status = 'failed' OR j.attempts > 1"
+    live = f"""
+        SELECT CASE WHEN {tried} THEN 'failing' ELSE 'waiting' END FROM {sql.jobs} AS j WHERE j.id = {rows}.job_id"""
+    return f"""
+        CASE WHEN {rows}.state = 'done' THEN 'delivered' WHEN {rows}.state IN ('refused', 'abandoned') THEN 'given_up'
+        ELSE COALESCE(({live}), 'given_up') END"""
+
+
+def _recent(sql: Sql) -> str:
+    """Asked row by row, by the key: a join could read all live jobs."""
+    due = f"SELECT j.run_at FROM {sql.jobs} AS j WHERE j.id = d.job_id AND j.status <> 'running'"
+    return f"""
+    WITH recent AS MATERIALIZED (
+        SELECT {_standing(sql, "d")} AS standing, d.job_id, d.updated_at,
+            CASE WHEN d.state NOT IN ('done', 'refused', 'abandoned') THEN ({due}) END AS due_at
+        FROM (SELECT state, job_id, updated_at FROM {sql.delivered_webhooks} WHERE endpoint_id = :endpoint_id
+              ORDER BY job_id DESC LIMIT {RECENT}) AS d
+    )
+    SELECT standing, count(*) AS deliveries, {sql.epoch("min(due_at)")} AS due_at,
+        (SELECT r.job_id FROM recent AS r WHERE r.standing = recent.standing
+         ORDER BY r.updated_at DESC, r.job_id DESC LIMIT 1) AS last_job,
+        (SELECT r.job_id FROM recent AS r WHERE r.standing = recent.standing AND r.due_at IS NOT NULL
+         ORDER BY r.due_at, r.job_id LIMIT 1) AS next_job
+    FROM recent GROUP BY standing ORDER BY standing"""
+
+
+def standings(store: Store, connection: Connection, endpoint_id: str) -> Sequence[Row[Any]]:
+    """Of the endpoint's newest deliveries, by standing: how many; the job that was settled last; which is due next."""
+    return store.all(connection, _recent, endpoint_id=endpoint_id)
+
+
 def _delivery_columns(sql: Sql, rows: str) -> str:
     return f"""{rows}.event_id, {rows}.endpoint_id, {rows}.state, {rows}.status_code, {rows}.tries, {rows}.job_id,
             {_retries(sql, rows)} AS retries,
             {sql.epoch(f"{rows}.created_at")} AS created_at,
-            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = {rows}.event_id) AS type"""
+            (SELECT {sql.epoch("j.run_at")} FROM {sql.jobs} AS j
+             WHERE j.id = {rows}.job_id AND j.status <> 'running') AS due_at,
+            (SELECT m.type FROM {sql.webhook_events} AS m WHERE m.id = {rows}.event_id) AS type,
+            (SELECT m.key FROM {sql.webhook_events} AS m WHERE m.id = {rows}.event_id) AS event_key"""
 
 
 def _event_columns(sql: Sql) -> str:
@@ -93,6 +133,7 @@ def _deliveries(names: frozenset[str]) -> Statement:
         by_filter = {
             "endpoint_id": "d.endpoint_id = :endpoint_id",
             "event_id": "d.event_id = :event_id",
+            "standing": f"{_standing(sql, 'd')} = :standing",
             "state": f"(d.state = :state OR (:state = '{RETRYING}' AND {_retries(sql, 'd')}))",
         }
         conditions = and_each(by_filter, names)
@@ -188,6 +229,31 @@ def _failed_jobs(sql: Sql) -> str:
     WHERE d.endpoint_id = :endpoint_id AND h.status IN ('dead', 'cancelled') AND h.finished_at >= {since}
     AND (CAST(:until AS {until}) IS NULL OR h.finished_at <= {end}) AND d.state <> 'done'
     AND h.id > :after AND h.id <= :newest ORDER BY h.id LIMIT :size"""
+
+
+@cache
+def _count_failed(windows: tuple[int, ...]) -> Statement:
+    """As many as `RECENT` of each window, by hours."""
+
+    def build(sql: Sql) -> str:
+        counts = ", ".join(
+            f"count(CASE WHEN finished_at >= {sql.after(str(-hours * 3600))} THEN 1 END) AS last_{hours}"
+            for hours in windows
+        )
+        return f"""
+        SELECT {counts} FROM (
+            SELECT h.finished_at FROM {_owned(sql)} JOIN {sql.job_history} AS h ON h.id = d.job_id
+            WHERE d.endpoint_id = :endpoint_id AND h.status IN ('dead', 'cancelled') AND d.state <> 'done'
+            ORDER BY d.job_id DESC LIMIT {RECENT}) AS failed"""
+
+    return build
+
+
+def count_failed(store: Store, connection: Connection, endpoint_id: str, windows: Sequence[int]) -> dict[int, int]:
+    """How many deliveries a recovery of the last so many hours concerns; at most `RECENT` are counted."""
+    row = store.row(connection, _count_failed(tuple(windows)), endpoint_id=endpoint_id, tenant=None)
+    assert row is not None
+    return {hours: int(getattr(row, f"last_{hours}")) for hours in windows}
 
 
 def _newest_of_endpoint(sql: Sql) -> str:

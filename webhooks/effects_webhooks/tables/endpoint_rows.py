@@ -115,6 +115,18 @@ def endpoints(store: Store, connection: Connection, tenant: str | None) -> Seque
     return store.all(connection, _of_tenant, tenant=tenant)
 
 
+def _names(sql: Sql) -> str:
+    return f"""
+    SELECT e.id, COALESCE(e.description, e.key) AS name FROM {sql.webhook_endpoints} AS e
+    WHERE e.id {sql.any_of("ids")} ORDER BY e.id"""
+
+
+def names(store: Store, connection: Connection, endpoint_ids: set[str]) -> dict[str, str]:
+    """What people call these endpoints, by their ids; those without a name are not in it."""
+    rows = store.all(connection, _names, ids=as_json(sorted(endpoint_ids)))
+    return {row.id: row.name for row in rows if row.name}
+
+
 def endpoint(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> Row[Any] | None:
     """The endpoint, if it is the tenant's. For `tenant` here and below None means any, "" means no tenant."""
     return store.row(connection, _by_id, id=endpoint_id, tenant=tenant)
