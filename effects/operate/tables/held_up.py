@@ -24,12 +24,13 @@ from effects.model.advice import DoctorFinding
 from effects.model.job_type import WAITS_FOR_OPERATOR, JobType
 from effects.model.limits import ends_by_itself
 from effects.model.registry import Registry
+from effects.store.db.records import as_text
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 from effects.store.limits.capacity import with_parents
 from effects.store.limits.holds import is_unserved, read_worker_queues
 from effects.store.limits.queue_pauses import paused_queues
-from effects.store.queue.job_rows import as_text, live_by_type, unknown_types
+from effects.store.queue.job_rows import live_by_type, unknown_types
 
 HeldKind: TypeAlias = Literal[
     "queue_paused", "limit_paused", "half_open", "operator", "put_off", "group_blocked", "type_not_registered",

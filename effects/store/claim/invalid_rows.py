@@ -25,6 +25,7 @@ from effects.model.settlement import Settlement, Verdict
 from effects.store.claim.claim import Claimed, claim
 from effects.store.claim.lease import ClaimRequest, lease_and_undo
 from effects.store.db.faults import Fault, fault_of, state_of
+from effects.store.db.records import as_text
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store, as_json
 from effects.store.queue.liveness import lost_ids, rescue
@@ -179,7 +180,7 @@ def _record(
     store: Store, connection: Connection, ledgers: Mapping[str, Ledger], row: Row[Any], verdict: Verdict
 ) -> None:
     """Tell the ledger of its effect. A package that fails at the row leaves it to the plain fold."""
-    key, job_type = _as_text(row.key), _as_text(row.job_type) or ""
+    key, job_type = as_text(row.key), as_text(row.job_type) or ""
     if key is None:
         return
     ledger = ledgers.get(job_type, CORE_LEDGER)
@@ -194,11 +195,6 @@ def _record(
         if fault_of(error) is Fault.CONFLICT or not _concerns_a_job(store, error):
             raise
         TableLedger(ledger.table).record(store, connection, [settlement])
-
-
-def _as_text(value: Any) -> str | None:
-    """A text of a row, which may be bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _stand_in(job_id: int, job_type: str, key: str) -> Job:
@@ -330,7 +326,7 @@ def _error_of(store: Store, step: Callable[[], object]) -> Exception | None:
 
 def _type_of(store: Store, job_id: int) -> str | None:
     with store.read() as connection:
-        return _as_text(store.value(connection, _job_type, id=job_id))
+        return as_text(store.value(connection, _job_type, id=job_id))
 
 
 def _job_type(sql: Sql) -> str:

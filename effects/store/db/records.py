@@ -123,7 +123,7 @@ class EffectStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(kind: type[R], row: Any, **fields: Any) -> R:
-    """A row as a msgspec Struct: each field from its column, times and truth values as Python has them.
+    """A row as a msgspec Struct: each field from its column, times, truth values and texts as Python has them.
 
     Args:
         fields: those whose columns have other names, or other values.
@@ -137,8 +137,15 @@ def record(kind: type[R], row: Any, **fields: Any) -> R:
 
 @cache
 def _conversions(kind: type[msgspec.Struct]) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    kinds: dict[Any, Callable[[Any], Any]] = {dt.datetime: moment, dt.datetime | None: moment, bool: bool}
+    kinds: dict[Any, Callable[[Any], Any]] = {
+        dt.datetime: moment, dt.datetime | None: moment, bool: bool, str: as_text, str | None: as_text
+    }  # fmt: skip
     return [(field.name, kinds.get(field.type)) for field in msgspec.structs.fields(kind)]
+
+
+def as_text(value: Any) -> Any:
+    """A text of a row, which another program may have written into SQLite as bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def job_record(row: Row[Any]) -> JobRecord:

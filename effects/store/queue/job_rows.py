@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.model.job import Job
+from effects.store.db.records import as_text
 from effects.store.db.sql import Sql
 from effects.store.db.store import Store
 
@@ -121,11 +122,6 @@ def unknown_types(live: Sequence[Row[Any]], job_types: Collection[str]) -> list[
         lost[as_text(row.job_type)] += row.lost
     names = sorted(jobs.keys() - set(job_types), key=lambda name: (-jobs[name], name))
     return [UnknownType(name, jobs[name], lost[name]) for name in names[:UNKNOWN_MAX]]
-
-
-def as_text(name: str | bytes) -> str:
-    """A name that another program may have written into SQLite as bytes."""
-    return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
 
 def live_by_type(sql: Sql) -> str:
