@@ -326,7 +326,8 @@ def _error_of(store: Store, step: Callable[[], object]) -> Exception | None:
 
 def _type_of(store: Store, job_id: int) -> str | None:
     with store.read() as connection:
-        return as_text(store.value(connection, _job_type, id=job_id))
+        name: str | None = as_text(store.value(connection, _job_type, id=job_id))
+        return name
 
 
 def _job_type(sql: Sql) -> str:
