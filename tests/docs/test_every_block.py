@@ -22,7 +22,7 @@ PAGES = sorted(
 FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE_ELSEWHERE = ("$ pip install ", "$ python -m venv ")  # tests/install installs the wheels
 # Page and language → the test that runs it, types it, or compares it with what happens.
-ELSEWHERE = {
+ELSEWHERE: dict[tuple[str, str], str] = {
     ("README.md", "py"): "tests/docs/test_documents.py",
     ("docs/alerts.md", "sh"): "tests/cli/test_alert_rules.py",
     ("docs/compose.md", "text"): "tests/examples/test_deployment_files.py",
@@ -31,13 +31,13 @@ ELSEWHERE = {
     ("docs/findings.md", "sh"): "tests/docs/test_findings.py",
     ("docs/findings.md", "sql"): "tests/docs/test_findings.py",
     ("docs/jobs.md", "sql"): "tests/docs/test_every_block.py",
+    **{
+        ("docs/partner.md", language): "tests/webhooks/test_partner_page.py"
+        for language in ("go", "http", "java", "javascript", "php", "py", "ruby", "sql")
+    },
     ("docs/plain-sql.md", "sql"): "tests/conformance/test_views.py",
     ("docs/schedules.md", "py"): "tests/core/test_schedules.py",
     ("docs/telemetry.md", "text"): "tests/contrib/test_trace_of_a_request.py",
-    ("webhooks/README.md", "go"): "tests/webhooks/test_webhook_page.py",
-    ("webhooks/README.md", "javascript"): "tests/webhooks/test_webhook_page.py",
-    ("webhooks/README.md", "php"): "tests/webhooks/test_webhook_page.py",
-    ("webhooks/README.md", "ruby"): "tests/webhooks/test_webhook_page.py",
 }
 # What is not run, and why. Commands of ours in it are looked at below.
 NOT_RUN = {
@@ -49,6 +49,7 @@ NOT_RUN = {
     ("docs/email-oauth.md", "text"): "settings of providers; tests/email/wire/test_oauth.py opens the URLs",
     ("docs/failover.md", "yaml"): "configuration of Patroni, which does not run in the tests",
     ("docs/from-celery.md", "text"): "code of Celery, which is not installed here",
+    ("docs/partner.md", "csharp"): "Debian has no .NET; its lines are counted",
     ("docs/tutorial-mail.md", "text"): "a mail as it is shown, neither code nor command",
     ("email/README.md", "text"): "settings with placeholders for hosts and passwords; commands that are run below",
 }

@@ -21,6 +21,11 @@ def program(name: str) -> str:
     return path or missing(f"the program {name} is not installed (.ci/programs has its Debian packages)")
 
 
+def file(path: str) -> str:
+    """This file or folder, from one of the Debian packages that `.ci/programs` lists."""
+    return path if Path(path).exists() else missing(f"{path} is not there (.ci/programs has its Debian package)")
+
+
 def npm(package: str) -> str:
     """The folder with this package of npm's: one of NODE_PATH, or where CI installs it."""
     folders = os.environ.get("NODE_PATH", "").split(os.pathsep)
