@@ -43,6 +43,7 @@ test-all: $(VENV)/.test $(VENV)/.types
 
 check: $(VENV)/.check $(VENV)/.test
 	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --line-length 76 $(filter-out docs/adding-a-package.md,$(wildcard *.md docs/*.md */README.md))
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

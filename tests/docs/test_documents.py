@@ -209,11 +209,3 @@ def test_the_first_program_does_what_the_readme_shows(
     for line in second.splitlines():
         if not line.startswith("$ "):
             assert re.sub(r"[-:\d ]+Z", "…", line) in re.sub(r"[-:\d ]+Z", "…", printed)
-
-
-def test_excerpts_in_the_readme_are_in_their_example() -> None:
-    [block] = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line.strip() for line in (ROOT / "examples" / "signup.py").read_text().splitlines()]
-    assert block.splitlines()
-    for line in block.splitlines():
-        assert line.strip() in lines

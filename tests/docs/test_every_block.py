@@ -20,10 +20,9 @@ PAGES = sorted(
     path.relative_to(ROOT) for pattern in ("*.md", "docs/*.md", "*/README.md") for path in ROOT.glob(pattern)
 )
 FENCE = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONSOLE_ELSEWHERE = ("$ pip install ", "$ python -m venv ")  # tests/install installs the wheels
+CONSOLE_ELSEWHERE = ("$ cd ", "$ pip install ", "$ python -m venv ")  # tests/install installs the wheels
 # Page and language → the test that runs it, types it, or compares it with what happens.
 ELSEWHERE: dict[tuple[str, str], str] = {
-    ("README.md", "py"): "tests/docs/test_documents.py",
     ("docs/alerts.md", "sh"): "tests/cli/test_alert_rules.py",
     ("docs/compose.md", "text"): "tests/examples/test_deployment_files.py",
     ("docs/django.md", "py"): "tests/examples/test_django_shop.py",
