@@ -8,14 +8,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from effects.app.command_line import command_line
 from effects.app.hooks import Hook, HookName, Hooks
-from effects.app.job_function import JobDecorator, JobFunction
+from effects.app.job_function import JobDecorator, JobFunction, ResultDecorator
 from effects.app.packages import package_settings, split_options
 from effects.errors import ConfigurationError, StoreRejected
 from effects.keys.encryption import KeyRing
@@ -26,7 +26,7 @@ from effects.kit.importing import entry_points, refuse_while_importing
 from effects.model.alerts import ALERTS_SCHEDULE, Alert
 from effects.model.function_type import FunctionJobType, JobPolicies, Release, local_names
 from effects.model.job import DEFAULT_QUEUE, QUARANTINE_QUEUE
-from effects.model.job_type import JobType
+from effects.model.job_type import JobType, ResultPolicy
 from effects.model.ledger import Ledger
 from effects.model.registry import Registry, installed_job_types
 from effects.model.schedules import Schedule
@@ -173,7 +173,34 @@ class Effects:
         """
         return open_storage(self.settings.storage_url)
 
-    def job(self, name: str, *, release: Release = "before", **policies: Unpack[JobPolicies]) -> JobDecorator:
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        result: Literal[True, "sealed"],
+        release: Release = "before",
+        **policies: Unpack[JobPolicies],
+    ) -> ResultDecorator: ...
+
+    @overload
+    def job(
+        self,
+        name: str,
+        *,
+        result: Literal[False] = False,
+        release: Release = "before",
+        **policies: Unpack[JobPolicies],
+    ) -> JobDecorator: ...
+
+    def job(
+        self,
+        name: str,
+        *,
+        result: ResultPolicy = False,
+        release: Release = "before",
+        **policies: Unpack[JobPolicies],
+    ) -> JobDecorator | ResultDecorator:
         """Register a function as a job type. Its parameters are the job's arguments, each with its type.
 
             @app.job("pager.page", on_unknown="hold")
@@ -185,6 +212,9 @@ class Effects:
 
         Args:
             name: dotted lower-case name, stored in every row.
+            result: `True`: what the function returns is kept, as JSON of at most 64 KiB, and `status`, `wait` and
+                `effects why` show it; `"sealed"`: under EFFECTS_KEYS. See `JobType.result`. Default: it returns an
+                outcome, or None.
             release: `before`: each attempt is recorded as released before the function is called, so that a crash in it
                 leaves the effect unknown. `manual`: the function calls `attempt.release()` itself, or awaits
                 `attempt.release_async()`.
@@ -199,11 +229,11 @@ class Effects:
         names = local_names(1)
 
         def register(function: Callable[..., Any]) -> JobFunction[..., ..., Any]:
-            job_type = FunctionJobType(name, function, release=release, policies=policies, names=names)
+            job_type = FunctionJobType(name, function, release=release, result=result, policies=policies, names=names)
             self.add(job_type)
             return JobFunction(self, job_type, function)
 
-        return cast("JobDecorator", register)
+        return cast("JobDecorator | ResultDecorator", register)
 
     def add(self, *job_types: JobType[Any]) -> None:
         """Register further job types, and the schedules that come with them.

@@ -20,6 +20,7 @@ from effects.store.sessions.joining import AnySession
 P = ParamSpec("P")  # the arguments
 Call = ParamSpec("Call")  # what the function itself is called with
 Answer = TypeVar("Answer", bound=HandlerAnswer)
+Result = TypeVar("Result")  # what the function returns, whether it is an outcome or kept
 SessionT = TypeVar("SessionT", bound="AnySession | AnyAsyncSession | None")
 SessionT_co = TypeVar("SessionT_co", bound="AnySession | AnyAsyncSession | None", covariant=True)
 
@@ -105,14 +106,14 @@ class JobCall(Generic[P, SessionT_co]):
 _OPTIONS = ("session", *JobOptions.__annotations__)
 
 
-class JobFunction(Generic[P, Call, Answer]):
+class JobFunction(Generic[P, Call, Result]):
     """What `@app.job` makes of a function.
 
     Calling it calls the function, here and now, as tests do (an async one is awaited). `enqueue` writes a job; a worker
     calls the function.
     """
 
-    def __init__(self, app: EnqueuingApp, job_type: FunctionJobType, function: Callable[Call, Answer]) -> None:
+    def __init__(self, app: EnqueuingApp, job_type: FunctionJobType, function: Callable[Call, Result]) -> None:
         self._app = app
         self._function = function
         self.job_type = job_type
@@ -123,7 +124,7 @@ class JobFunction(Generic[P, Call, Answer]):
         """The name of the job type."""
         return self.job_type.name
 
-    def __call__(self, *args: Call.args, **kwargs: Call.kwargs) -> Answer:
+    def __call__(self, *args: Call.args, **kwargs: Call.kwargs) -> Result:
         return self._function(*args, **kwargs)
 
     @overload
@@ -166,7 +167,7 @@ class JobFunction(Generic[P, Call, Answer]):
         """Make the job, and write nothing; see `JobCall.job`."""
         return self.using().job(*args, **kwargs)
 
-    def __get__(self, instance: object, owner: Any = None) -> JobFunction[P, Call, Answer]:
+    def __get__(self, instance: object, owner: Any = None) -> JobFunction[P, Call, Result]:
         """Stay the same as an attribute of a class, where a function would become a method."""
         return self
 
@@ -184,3 +185,15 @@ class JobDecorator(Protocol):
 
     @overload
     def __call__(self, function: Callable[P, Answer], /) -> JobFunction[P, P, Answer]: ...
+
+
+class ResultDecorator(Protocol):
+    """`JobDecorator` of functions whose return value is kept: it may be anything."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Attempt, P], Result], /
+    ) -> JobFunction[P, Concatenate[Attempt, P], Result]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Result], /) -> JobFunction[P, P, Result]: ...

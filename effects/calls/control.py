@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+from sqlalchemy import Connection
 
 from effects.app.default import app_of, in_async
 from effects.app.effects import Effects
@@ -88,7 +89,15 @@ def status(
     """
     app = _checked(effects, key, job_type, session=session)
     with app.reading(session) as connection:
-        return by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
+        return _find(app, connection, key, job_type)
+
+
+def _find(app: Effects, connection: Connection, key: str, job_type: str | None) -> EffectStatus:
+    effect = by_key.find_effect(app.store, connection, app.ledgers, key, job_type)
+    is_registered = effect.job_type in app.job_types
+    if is_registered and not app.job_types.get(effect.job_type).result:
+        return effect
+    return by_key.with_result(app.store, connection, app.keys, effect, is_kept=is_registered)
 
 
 def cancel(
@@ -227,7 +236,7 @@ class _Waiting:
             JobNotFound, KeyAmbiguous, StoreUnavailable: as `status`.
         """
         with self.app.store.read() as connection:
-            self.effect = by_key.find_effect(self.app.store, connection, self.app.ledgers, self._key, self._job_type)
+            self.effect = _find(self.app, connection, self._key, self._job_type)
             now = self.app.store.now(connection)
         if self._over_at is None:
             self._over_at = now + self._timeout_seconds

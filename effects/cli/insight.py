@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from effects.operate.tables.audit import audit as run_audit
 from effects.operate.tables.queue_status import BulkProgress, Status, TypeCount, WorkerState, read_status
 from effects.store.db.records import ActionRecord, AttemptRecord
 from effects.store.db.sql import Window
+from effects.store.effects.by_key import EffectStatus
 
 
 def evidence_blocks(evidence: Evidence) -> list[Any]:
@@ -34,9 +36,21 @@ def evidence_blocks(evidence: Evidence) -> list[Any]:
         blocks.append(cell(f"the last answer: {facts.explanation.meaning}; {facts.explanation.follows}"))
     blocks.append(attempts_table(facts.attempts))
     blocks += error_blocks(facts.attempts)
+    blocks += [
+        cell(f"attempt {attempt.attempt} of job {attempt.job_id}{shown}")
+        for attempt in facts.attempts
+        if (shown := result_text(attempt))
+    ]
     if facts.actions:
         blocks.append(actions_table(facts.actions))
     return blocks
+
+
+def result_text(of: AttemptRecord | EffectStatus) -> str:
+    """`, result: …`, or why it is missing; empty where none is kept."""
+    if of.result_missing is not None:
+        return f", no result: {of.result_missing}"
+    return "" if of.result is None else f", result: {json.dumps(of.result, ensure_ascii=False)}"
 
 
 def attempts_table(attempts: Sequence[AttemptRecord]) -> Table:

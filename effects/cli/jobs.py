@@ -13,7 +13,7 @@ from effects.calls import control
 from effects.calls.control import CancelResult
 from effects.cli.bulk import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.context import Context, actor
-from effects.cli.insight import evidence_blocks
+from effects.cli.insight import evidence_blocks, result_text
 from effects.cli.options import (
     Decorator,
     JobId,
@@ -156,7 +156,8 @@ def wait_(context: Context, *, key: str, job_type: str | None, timeout: float) -
     if not effect.ended:
         return CommandResult(effect, f"job {effect.job_id} is still {effect.status}", exit_code=ExitCode.TIME_RAN_OUT)
     exit_code = ExitCode.DONE if effect.state == "done" else ExitCode.FINDINGS
-    return CommandResult(effect, f"job {effect.job_id} has ended: its effect is {effect.state}", exit_code=exit_code)
+    text = f"job {effect.job_id} has ended: its effect is {effect.state}{result_text(effect)}"
+    return CommandResult(effect, text, exit_code=exit_code)
 
 
 def _check_live(effect: EffectStatus, result: str, action: str) -> None:

@@ -64,6 +64,14 @@ class KeyRing:
         head = bytes([_FORMAT, len(key_id)]) + key_id.encode()
         return head + nonce + cipher.encrypt(nonce, value, _context(table, row, field))
 
+    def require(self, what: str) -> None:
+        """
+        Raises:
+            KeyUnavailable: there is no key to seal this with.
+        """
+        if not self._keys:
+            raise KeyUnavailable(f"EFFECTS_KEYS is not set, and {what} is to be sealed: run `effects keys generate`")
+
     def open(self, sealed: bytes, *, table: str, row: str, field: str) -> bytes:
         """Decrypt a value of that very row and field.
 

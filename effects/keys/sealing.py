@@ -14,6 +14,7 @@ The key's id is stored next to the value in clear, so that SQL can find what a r
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,7 +141,7 @@ def store_text(keys: KeyRing, text: str, attempt: str) -> dict[str, Any]:
     Args:
         attempt: the row, see `attempt_row`.
     """
-    return _sealed(keys, text.encode(), attempt) if keys.ids else {"text": text}
+    return _sealed(keys, text.encode(), attempt, "error_text") if keys.ids else {"text": text}
 
 
 def shown_text(keys: KeyRing, stored: str | None, attempt: str) -> str | None:
@@ -149,21 +150,63 @@ def shown_text(keys: KeyRing, stored: str | None, attempt: str) -> str | None:
         return None
     try:
         document = msgspec.json.decode(stored)
-        return _opened(keys, document, attempt).decode() if SEALED in document else str(document["text"])
+        sealed = SEALED in document
+        return _opened(keys, document, attempt, "error_text").decode() if sealed else str(document["text"])
     except KeyUnavailable as error:
         return f"[{error}]"
     except Exception:  # a row that anyone may have written
         return "[not in the form of a kept text]"
 
 
-def reseal_text(keys: KeyRing, stored: str, attempt: str) -> str:
-    """The stored form under the first key.
+def store_result(keys: KeyRing, text: str, attempt: str, *, sealed: bool) -> dict[str, Any]:
+    """A result's JSON as it is stored: as a text, so that each of its numbers stays what it is.
+
+    Raises:
+        KeyUnavailable: it is to be sealed, and EFFECTS_KEYS holds no key.
+    """
+    return _sealed(keys, text.encode(), attempt, "result") if sealed else {"json": text}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """What a done attempt returned, and why that is not here if it is not."""
+
+    value: Any = None
+    missing: str | None = None
+
+
+def read_result(keys: KeyRing | None, stored: str, attempt: str) -> KeptResult:
+    """A result of its stored form.
+
+    Args:
+        keys: None opens nothing that is sealed.
+    """
+    try:
+        document = msgspec.json.decode(stored)
+        if "missing" in document:
+            return KeptResult(missing=str(document["missing"]))
+        if SEALED not in document:
+            return KeptResult(json.loads(document["json"]))
+        if keys is None:
+            return KeptResult(missing="it is sealed, and not shown here: `status` and `wait` open it")
+        return KeptResult(json.loads(_opened(keys, document, attempt, "result")))
+    except KeyUnavailable as error:
+        return KeptResult(missing=str(error))
+    except Exception:  # a row that anyone may have written
+        return KeptResult(missing="it is not in the form of a kept result")
+
+
+def reseal_text(keys: KeyRing, stored: str, attempt: str, field: str) -> str:
+    """The stored form of a text or a result under the first key.
+
+    Args:
+        field: the column.
 
     Raises:
         KeyUnavailable: its key is not in the ring, or the value was altered.
     """
-    text = _opened(keys, msgspec.json.decode(stored), attempt)
-    return msgspec.json.encode(_sealed(keys, text, attempt)).decode()
+    text = _opened(keys, msgspec.json.decode(stored), attempt, field)
+    return msgspec.json.encode(_sealed(keys, text, attempt, field)).decode()
 
 
 def attempt_row(job_id: int, lease_token: int) -> str:
@@ -171,14 +214,14 @@ def attempt_row(job_id: int, lease_token: int) -> str:
     return f"{job_id}:{lease_token}"
 
 
-def _sealed(keys: KeyRing, text: bytes, attempt: str) -> dict[str, Any]:
-    sealed = keys.seal(text, table="job_attempts", row=attempt, field="error_text")
+def _sealed(keys: KeyRing, text: bytes, attempt: str, field: str) -> dict[str, Any]:
+    sealed = keys.seal(text, table="job_attempts", row=attempt, field=field)
     return {SEALED: {"key": keys.key_id(sealed), "value": base64.b64encode(sealed).decode()}}
 
 
-def _opened(keys: KeyRing, document: Any, attempt: str) -> bytes:
+def _opened(keys: KeyRing, document: Any, attempt: str, field: str) -> bytes:
     try:
         value = base64.b64decode(document[SEALED]["value"], validate=True)
     except (KeyError, TypeError, ValueError):
         raise KeyUnavailable("the stored text is not in the sealed format") from None
-    return keys.open(value, table="job_attempts", row=attempt, field="error_text")
+    return keys.open(value, table="job_attempts", row=attempt, field=field)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Literal, TypedDict, cast, get_args, get_type_hints
+from types import CoroutineType
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 import msgspec
 
@@ -23,9 +24,9 @@ from effects.kit.text.scrub import class_name
 from effects.kit.text.unsafe import nearest
 from effects.kit.text.wording import described, with_article
 from effects.model.job import Attempt
-from effects.model.job_type import JobType
+from effects.model.job_type import JobType, ResultPolicy
 from effects.model.ledger import Ledger
-from effects.model.outcome import HandlerAnswer, Outcome
+from effects.model.outcome import OUTCOMES, Done, HandlerAnswer
 from effects.model.payload_codec import PayloadCodec, json_of
 from effects.model.schedules import Schedule
 from effects.retry import OnUnknown, RetryPolicy
@@ -81,6 +82,7 @@ class FunctionJobType(JobType[Any]):
         function: its first parameter is the attempt, if it is annotated `Attempt`; all others are arguments.
         release: `before` (each attempt is released before the function is called), or `manual`: the function calls
             `attempt.release()` itself, or awaits `attempt.release_async()`.
+        result: see `JobType`: what the function returns is the result, unless it is an outcome.
         policies: see `JobPolicies`.
         names: what the annotations may refer to besides the function's module: the local names where it was defined.
 
@@ -91,14 +93,16 @@ class FunctionJobType(JobType[Any]):
     def __init__(
         self,
         name: str,
-        function: Callable[..., HandlerAnswer],
+        function: Callable[..., Any],
         *,
         release: Release,
+        result: ResultPolicy,
         policies: Mapping[str, Any],
         names: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.function = function
+        self.result = result
         self._check(release, policies)
         self._read(names)
         self._releases = release == "before"
@@ -135,14 +139,20 @@ class FunctionJobType(JobType[Any]):
         """Call the function."""
         if self._releases:
             attempt.release()
-        return self._call(payload, attempt)
+        answer: HandlerAnswer = self._answer(self._call(payload, attempt))
+        return answer
 
-    async def _perform_async(self, payload: Any, attempt: Attempt) -> Outcome | None:
+    async def _perform_async(self, payload: Any, attempt: Attempt) -> Any:
         if self._releases:
             await attempt.release_async()
-        return await cast("Awaitable[Outcome | None]", self._call(payload, attempt))
+        return self._answer(await self._call(payload, attempt))
 
-    def _call(self, payload: Any, attempt: Attempt) -> HandlerAnswer:
+    def _answer(self, returned: Any) -> Any:
+        """A coroutine is no result: the function was to be awaited."""
+        is_answer = not self.result or issubclass(type(returned), (*OUTCOMES, CoroutineType))
+        return returned if is_answer else Done(result=returned)
+
+    def _call(self, payload: Any, attempt: Attempt) -> Any:
         arguments = msgspec.structs.asdict(payload)
         return self.function(attempt, **arguments) if self._takes_attempt else self.function(**arguments)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -30,6 +30,7 @@ from effects.model.schedules import Schedule
 from effects.retry import OnUnknown, RetryPolicy
 
 P = TypeVar("P")
+ResultPolicy: TypeAlias = Literal[False, True, "sealed"]
 OPERATOR_WAIT_SECONDS = 60.0  # while a worker lacks a setting, such as a key in EFFECTS_KEYS
 WAITS_FOR_OPERATOR = "waits_for_operator"  # the error code meanwhile
 PAYLOAD_INVALID = "payload_invalid"  # the error code of what can never be read
@@ -93,6 +94,10 @@ class JobType(Generic[P]):
         internal: whether only our own code enqueues it, as a step of something that was checked: `effects grants` lets
             no role enqueue it. Default no.
         trusted_fields: fields of its payload that only trusted code fills: `effects_enqueue` refuses them.
+        result: whether the `result` of a `Done` is kept, as JSON, for as long as the job's history: `status`, `wait`
+            and `effects why` tell it. `sealed`: under EFFECTS_KEYS, as it is in any case where a field of the payload
+            is Sensitive. What is no JSON, or over 64 KiB, is not kept: the effect is done all the same, and its status
+            says why. Default no.
         keep_error_text: whether the text of an exception is kept with its attempt, sealed where EFFECTS_KEYS is set.
             Default: EFFECTS_ERROR_TEXTS, no.
     """
@@ -117,6 +122,7 @@ class JobType(Generic[P]):
     captured_in_tests: bool = False
     internal: bool = False
     trusted_fields: tuple[str, ...] = ()
+    result: ResultPolicy = False
     keep_error_text: bool | None = None
 
     def perform(self, payload: P, attempt: Attempt) -> HandlerAnswer:
@@ -326,6 +332,11 @@ class JobType(Generic[P]):
     def sensitive(self) -> tuple[str, ...]:
         """The payload's fields that are sealed in the database, by their names in JSON."""
         return sensitive_fields(self.payload)
+
+    @property
+    def seals_result(self) -> bool:
+        """A result may quote what is sealed of its payload."""
+        return self.result == "sealed" or bool(self.result and self.sensitive)
 
     def secrets_of(self, payload: P) -> list[str]:
         """What a report of an attempt must not show of its payload, for `redact`."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
@@ -70,10 +70,13 @@ class Done(_Outcome):
     its lease applies nothing. It may take 10 s, including what it waits for, and must not end the transaction. If it
     fails, the attempt counts as failed with code `apply_failed`, and its effect as unknown. Where it is the whole
     effect it may raise `Refused`: nothing happened, and no retry helps.
+
+    `result` is kept with the attempt where the job type says so (`JobType.result`).
     """
 
     apply: Apply | None = None
     detail: Detail | None = None
+    result: Any = field(default=None, repr=False)
 
 
 @dataclass(eq=False)

@@ -50,6 +50,17 @@ def json_of(payload: Any) -> str:
     return text
 
 
+def why_no_json(error: Exception, value: object) -> str:
+    """Say in words why `json_of` refuses a value, and where in it; quotes nothing of it."""
+    reason, path = str(error) if isinstance(error, NoJsonForm) else why_invalid(error), ""
+    if isinstance(error, UnicodeEncodeError):
+        reason = "a text has half of a surrogate pair"
+    if isinstance(error, NOT_JSON):
+        with suppress(Exception):  # of the value's own classes
+            path = path_of_fault(value, lambda part: encode_dict(to_plain(part)).encode())
+    return f"{reason} - at `${path}`" if path else reason
+
+
 class PayloadCodec(Generic[P]):
     """Of one job type.
 
@@ -122,13 +133,7 @@ class PayloadCodec(Generic[P]):
     def _why_unfit(self, error: Exception, payload: P | Mapping[str, Any]) -> str:
         if isinstance(error, msgspec.ValidationError):
             return why_unfit(error, _plain(payload), self._class)
-        reason, path = str(error) if isinstance(error, NoJsonForm) else why_invalid(error), ""
-        if isinstance(error, UnicodeEncodeError):
-            reason = "a text has half of a surrogate pair"
-        if isinstance(error, NOT_JSON):
-            with suppress(Exception):  # of the payload's own classes
-                path = path_of_fault(payload, lambda part: encode_dict(to_plain(part)).encode())
-        return f"{reason} - at `${path}`" if path else reason
+        return why_no_json(error, payload)
 
     def _invalid(self, problem: str) -> PayloadInvalid:
         return PayloadInvalid(f"{self._job_type}: {problem}")

@@ -89,6 +89,8 @@ def _problems(job_type: JobType[Any]) -> Iterator[str]:
         yield f"retry is {described(job_type.retry)}; give a RetryPolicy"
     if (why := arguments.whole(PRIORITY_MIN, PRIORITY_MAX)(job_type.priority)) is not None:
         yield f"priority {why}"
+    if job_type.result not in (True, False, "sealed"):
+        yield f"result is {described(job_type.result)}; give True, False or 'sealed'"
     if job_type.keep_error_text not in (True, False, None):
         yield f"keep_error_text is {described(job_type.keep_error_text)}; give True, False or None"
     yield from _wrong_numbers(job_type)

@@ -104,6 +104,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     error_text: Detail | None = None  # as stored, see `effects.keys.sealing`
     logged_error: BaseException | None = None  # what the log is given as `exc_info`
     detail: Detail | None = None
+    result: Detail | None = None  # as stored, see `effects.keys.sealing`
     apply: Apply | None = None
     routing: Unrouted | None = None
     wait_seconds: float = 0.0  # from when the job was due to its start

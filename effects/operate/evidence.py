@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from effects.app.effects import Effects
 from effects.errors import JobNotFound
-from effects.keys.sealing import attempt_row, shown_text
+from effects.keys.sealing import KeptResult, attempt_row, read_result, shown_text
 from effects.model.advice import Action, Explanation, Standing, objection
 from effects.model.job_type import WAITS_FOR_OPERATOR, safe_message
 from effects.model.settlement import UNCOUNTED
@@ -273,14 +273,15 @@ def _evidence(app: Effects, connection: Connection, story: EffectStory) -> Evide
 
 
 def _with_texts(app: Effects, story: EffectStory) -> EffectStory:
-    """With the kept texts of exceptions opened."""
-    attempts = [
-        msgspec.structs.replace(
-            attempt,
-            error_text=shown_text(app.keys, attempt.error_text, attempt_row(attempt.job_id, attempt.lease_token)),
+    """With the kept texts of exceptions opened, and with results, but for those that are sealed."""
+    attempts = []
+    for attempt in story.attempts:
+        row = attempt_row(attempt.job_id, attempt.lease_token)
+        kept = KeptResult() if attempt.result is None else read_result(None, attempt.result, row)
+        text = shown_text(app.keys, attempt.error_text, row)
+        attempts.append(
+            msgspec.structs.replace(attempt, error_text=text, result=kept.value, result_missing=kept.missing)
         )
-        for attempt in story.attempts
-    ]
     return msgspec.structs.replace(story, attempts=attempts)
 
 

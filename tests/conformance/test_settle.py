@@ -149,7 +149,7 @@ def test_history_keeps_the_facts_of_the_job(app: Effects) -> None:
     job = manual_worker.claim_one()
     manual_worker.settle((job, Done(detail={"status": 204})))
     ended = row(app, "job_history")
-    of_the_attempt = {"started_at", "worker", "verdict", "message", "detail"}
+    of_the_attempt = {"started_at", "worker", "verdict", "message", "detail", "result"}
     changed = {"attempts", "lease_token", "status", "finished_at", *of_the_attempt}
     assert {name: ended[name] for name in ended if name not in changed} == {
         name: live[name] for name in ended if name not in changed
@@ -184,7 +184,7 @@ def test_a_success_at_the_first_attempt_is_one_row(app: Effects) -> None:
     [attempt] = rows(app, "job_attempts")
     assert attempt == {
         **dict.fromkeys(("error_type", "error_code", "message", "stack", "error_text", "late_outcome", "late_verdict")),
-        **dict.fromkeys(("late_code", "late_message", "late_at")),
+        **dict.fromkeys(("late_code", "late_message", "late_at", "result")),
         "job_id": job.id, "lease_token": job.lease_token, "attempt": 1, "worker": "first", "outcome": "succeeded",
         "verdict": "done", "detail": ended["detail"], "started_at": ended["started_at"],
         "finished_at": ended["finished_at"],

@@ -504,7 +504,7 @@ def test_a_name_that_is_taken_names_both_places(bare: Effects) -> None:
 
 
 def test_every_policy_of_a_job_type_can_be_given() -> None:
-    assert JobPolicies.__annotations__.keys() == JobType.__annotations__.keys() - {"name", "payload"}
+    assert JobPolicies.__annotations__.keys() == JobType.__annotations__.keys() - {"name", "payload", "result"}
 
 
 def test_a_new_job_takes_a_delay() -> None:

@@ -75,6 +75,7 @@ class SendLetter(JobType[Letter]):
 
     name = "letter.send"
     payload = Letter
+    result = True
 
     def perform(self, payload: Letter, attempt: Attempt) -> Outcome:
         sealed = f"{payload.name} {payload.tags} {payload.facts} {payload.nested.inner}"
@@ -93,7 +94,7 @@ class SendLetter(JobType[Letter]):
                 return Retry(sealed, detail={"said": sealed, payload.name: [sealed]})
             case "unknown":
                 return Unknown(sealed)
-        return Done()
+        return Done(result=sealed)
 
 
 ENDS = ("done", "raise", "chain", "permanent", "retry", "unknown")

@@ -41,6 +41,23 @@ def alarm(session: Session) -> list[str | None]:
     return [receipt.key for receipt in receipts]
 
 
+@app.job("pager.count", result=True)
+def count_pages(attempt: Attempt, team: str) -> int:
+    return len(team) + attempt.number
+
+
+@app.job("pager.find", result="sealed")
+async def find_person(team: str) -> list[str]:
+    return [team]
+
+
+async def counted(attempt: Attempt) -> int:
+    people: list[str] = await find_person("db")
+    count_pages.using(key="count:7").enqueue(team="db")
+    await find_person.enqueue_async(team="db")
+    return count_pages(attempt, "db") + len(people)
+
+
 @app.job("pager.ask", release="manual")
 async def ask(attempt: Attempt, page: Page) -> None:
     await attempt.release_async()

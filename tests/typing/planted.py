@@ -159,7 +159,7 @@ def refund(attempt: Attempt, order: Order, amount: int, reason: str = "") -> Out
     return Done()
 
 
-@app.job("shop.mail", on_unknown="maybe")  # planted: arg-type | ArgumentType
+@app.job("shop.mail", on_unknown="maybe")  # planted: call-overload,untyped-decorator | ArgumentType
 def mail(order: Order) -> None:
     print(order)
 
@@ -167,6 +167,23 @@ def mail(order: Order) -> None:
 @app.job("shop.count")  # planted: type-var,arg-type | ArgumentType,CallIssue
 def count(order: Order) -> int:
     return order.number
+
+
+@app.job("shop.sum", result=True)
+def sum_of(order: Order) -> int:
+    return order.number
+
+
+@app.job("shop.keep", result="yes")  # planted: call-overload,untyped-decorator | CallIssue,ArgumentType
+def keep(order: Order) -> int:
+    return order.number
+
+
+def results() -> None:
+    total: str = sum_of(Order(1))  # planted: assignment | AssignmentType
+    sum_of.enqueue(number=1)  # planted: call-arg | CallIssue
+    Done(results=total)  # planted: call-arg | CallIssue
+    print(status(key="k").results)  # planted: attr-defined | AttributeAccessIssue
 
 
 def arguments(attempt: Attempt) -> None:

@@ -82,8 +82,8 @@ def _logged(sql: Sql) -> str:
         {sql.epoch("started_at")} AS started_at, {sql.epoch("finished_at")} AS finished_at,
         {sql.seconds("started_at", "finished_at")} AS seconds, worker, outcome, verdict, error_type,
         error_code, message, stack, {sql.json_text("detail")} AS detail,
-        {sql.json_text("error_text")} AS error_text, late_outcome, late_verdict, late_code, late_message,
-        {sql.epoch("late_at")} AS late_at
+        {sql.json_text("error_text")} AS error_text, {sql.json_text("result")} AS result,
+        late_outcome, late_verdict, late_code, late_message, {sql.epoch("late_at")} AS late_at
     FROM {sql.job_attempts} AS a"""
 
 

@@ -63,16 +63,15 @@ class _JobPayloads:
 
 
 @dataclass(frozen=True, slots=True)
-class _ErrorTexts(_JobPayloads):
-    """The kept texts of exceptions; a job may have several."""
+class _OfAttempts(_JobPayloads):
+    """What is kept of attempts, the texts of their exceptions and their results; a job may have several."""
 
-    table: str = "attempt_log"
-    column: str = "error_text"
-    id_column: str = "job_id"
     columns: tuple[str, ...] = ("lease_token",)
-    where: str = "error_text IS NOT NULL"
 
 
+_KEPT_OF_ATTEMPTS = (
+    ("attempt_log", "error_text", "job_id"), ("attempt_log", "result", "job_id"), ("job_history", "result", "id"),
+)  # fmt: skip
 _Source: TypeAlias = SealedColumn | _JobPayloads
 
 
@@ -80,17 +79,23 @@ def sources() -> Iterator[_Source]:
     """Every place with sealed values: live and ended jobs (a dead one may be requeued), then the packages'."""
     yield _JobPayloads("jobs")
     yield _JobPayloads("job_history")
-    yield _ErrorTexts()
+    for table, column, id_column in _KEPT_OF_ATTEMPTS:
+        yield _OfAttempts(table, column, id_column, where=f"{column} IS NOT NULL")
     for entry in entry_points("effects.sealed"):
         offer: Callable[[], Sequence[SealedColumn]] = entry.load()
         yield from offer()
+
+
+def _place(source: _Source) -> str:
+    """What people call it: the table, whose results are a place of their own."""
+    return f"{source.table}.result" if source.column == "result" else source.table
 
 
 def count_keys(store: Store, *, quick: bool = False) -> list[KeyCount]:
     """The keys in use, place by place. Reads every row of those tables once.
 
     Args:
-        quick: leave out the longest: succeeded jobs, whose payloads are not opened again, and the texts of exceptions.
+        quick: leave out the longest: succeeded jobs, whose payloads are not opened again, and what is kept of attempts.
 
     Raises:
         StoreUnavailable: the database is unavailable.
@@ -98,12 +103,12 @@ def count_keys(store: Store, *, quick: bool = False) -> list[KeyCount]:
     counts = []
     with store.read() as connection:
         for source in sources():
-            if quick and isinstance(source, _ErrorTexts):
+            if quick and isinstance(source, _OfAttempts):
                 continue
             if quick and isinstance(source, _JobPayloads) and source.table == "job_history":
                 source = replace(source, where="status <> 'succeeded'")  # noqa: PLW2901 - part of the same place
             for row in store.all(connection, _count(source)):
-                counts.append(KeyCount(source.table, row.key_id, row.found))  # noqa: PERF401 - reads better
+                counts.append(KeyCount(_place(source), row.key_id, row.found))  # noqa: PERF401 - reads better
     return counts
 
 
@@ -136,7 +141,7 @@ def rotate(
             for count in walk:
                 written += count
                 if on_progress is not None:
-                    on_progress(source.table, count)
+                    on_progress(_place(source), count)
             unreadable.update(dict.fromkeys(walk.unreadable))
         rotated += written
         left = [count for count in count_keys(store) if count.key_id != newest]
@@ -179,10 +184,10 @@ class _Walk:
         written = []
         for row in rows:
             try:
-                own = {"lease_token": row.lease_token} if isinstance(self._source, _ErrorTexts) else {}
+                own = {"lease_token": row.lease_token} if isinstance(self._source, _OfAttempts) else {}
                 written.append({"id": row.id, "value": self._reseal(row), **own})
             except (KeyUnavailable, PayloadInvalid):
-                self.unreadable.append((self._source.table, str(row.id)))
+                self.unreadable.append((_place(self._source), str(row.id)))
         if written:
             self._store.write_each(connection, _update(self._source), written)
         return len(written)
@@ -191,8 +196,8 @@ class _Walk:
         if isinstance(self._source, SealedColumn):
             context: Mapping[str, str] = self._source.context(row)
             return self._keys.reseal(bytes(row.sealed), **context)
-        if isinstance(self._source, _ErrorTexts):
-            return reseal_text(self._keys, row.sealed, attempt_row(row.id, row.lease_token))
+        if isinstance(self._source, _OfAttempts):
+            return reseal_text(self._keys, row.sealed, attempt_row(row.id, row.lease_token), self._source.column)
         return reseal_payload(self._keys, row.job_type, row.sealed)
 
 
@@ -267,7 +272,7 @@ def _update(source: _Source) -> Statement:
     def build(sql: Sql) -> str:
         jobs = isinstance(source, _JobPayloads)
         value = "CAST(:value AS jsonb)" if jobs and sql.postgresql else ":value"
-        own = " AND lease_token = :lease_token" if isinstance(source, _ErrorTexts) else ""
+        own = " AND lease_token = :lease_token" if isinstance(source, _OfAttempts) else ""
         return f"UPDATE {_table(source, sql)} SET {source.column} = {value} WHERE {source.id_column} = :id{own}"
 
     return build

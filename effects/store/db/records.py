@@ -51,8 +51,9 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     `answer`: the peer's answer or the error, in a few words, with the place of an error; "" if there is neither.
     `error_text`: the exception's text, where it is kept; in the record of a row, as it is stored. `frames`: where an
     exception came through, the app's innermost frame first (`effects.kit.frames`). `phases_ms`: phase →
-    milliseconds, with `total`; empty for attempts that have no phases. `late_outcome` and so on: what its worker learnt
-    after it had lost the lease, of an attempt that is recorded as lost or unknown.
+    milliseconds, with `total`; empty for attempts that have no phases. `result`: what it returned, where its job type
+    keeps that; in the record of a row, as it is stored. `result_missing`: why it is not here. `late_outcome` and so on:
+    what its worker learnt after it had lost the lease, of an attempt that is recorded as lost or unknown.
     """
 
     job_id: int
@@ -72,6 +73,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
     phases_ms: dict[str, float]
     detail: Any  # an object, if our own code wrote it
+    result: Any  # as `detail`
+    result_missing: str | None
     late_outcome: str | None
     late_verdict: str | None
     late_code: str | None
@@ -161,7 +164,7 @@ def attempt_record(row: Row[Any]) -> AttemptRecord:
     fields = detail if isinstance(detail, dict) else {}
     frames = row.stack.splitlines() if row.stack else []
     return record(
-        AttemptRecord, row, frames=frames, phases_ms=_phases(fields.get("ms")), detail=detail,
+        AttemptRecord, row, frames=frames, phases_ms=_phases(fields.get("ms")), detail=detail, result_missing=None,
         answer=_answer(fields.get("status"), _placed(row.message or row.error_code, row.error_type, frames)),
     )  # fmt: skip
 

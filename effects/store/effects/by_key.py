@@ -10,6 +10,8 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.errors import JobNotFound, KeyAmbiguous
+from effects.keys.encryption import KeyRing
+from effects.keys.sealing import KeptResult, attempt_row, read_result
 from effects.kit.moments import moment
 from effects.kit.text.unsafe import whole_number
 from effects.kit.text.wording import shown_status
@@ -23,6 +25,7 @@ from effects.store.queue.table_ledger import CORE_LEDGER, all_ledgers
 from effects.store.queue.unresolved import record_action
 
 _MEANT_MAX = 3  # keys in an error
+_NO_RESULT = "no attempt of its job returned one: a person resolved it, or a failover lost what it returned"
 RESCHEDULE = "reschedule"  # a word of `effects_job_actions.action`
 _RESCHEDULE_JOB = AuditAction("job", RESCHEDULE)
 
@@ -39,6 +42,8 @@ class EffectStatus(msgspec.Struct, frozen=True, kw_only=True):
         run_at: when the job is due; None unless it waits. A text where Python cannot represent the time.
         cancel_requested: the attempt under way was asked to stop, and is not followed by another.
         error_code: of the newest failure.
+        result: what its function returned, once it is done, where its job type keeps that (`JobType.result`).
+        result_missing: why there is no result of what is done, although its job type keeps them; else None.
     """
 
     key: str
@@ -50,6 +55,8 @@ class EffectStatus(msgspec.Struct, frozen=True, kw_only=True):
     run_at: dt.datetime | None = None
     cancel_requested: bool = False
     error_code: str | None = None
+    result: Any = None
+    result_missing: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -114,7 +121,25 @@ def _status(row: LedgerRow, job: Row[Any] | None, job_type: str | None) -> Effec
     waits = job.status not in ENDED and job.status != "running"
     run_at = moment(job.run_at) if waits else None
     fields = {"key": row.key, "state": row.state, "job_id": row.job_id, "run_at": run_at}
-    return record(EffectStatus, job, status=shown_status(job.status), **fields)
+    return record(EffectStatus, job, status=shown_status(job.status), result=None, result_missing=None, **fields)
+
+
+def with_result(
+    store: Store, connection: Connection, keys: KeyRing, effect: EffectStatus, *, is_kept: bool
+) -> EffectStatus:
+    """The effect with its result, if it is done.
+
+    Args:
+        is_kept: its job type keeps results.
+    """
+    if effect.state != "done" or effect.status is None:
+        return effect
+    row = store.row(connection, _result, id=effect.job_id)
+    if row is not None:
+        kept = read_result(keys, row.result, attempt_row(effect.job_id, row.lease_token))
+    else:
+        kept = KeptResult(missing=_NO_RESULT if is_kept else None)
+    return msgspec.structs.replace(effect, result=kept.value, result_missing=kept.missing)
 
 
 def lock_live(
@@ -157,6 +182,12 @@ def _jobs(sql: Sql) -> str:
     return f"""
     SELECT {columns}, cancel_requested FROM {sql.jobs} WHERE id {sql.any_of("ids", "int")}
     UNION ALL SELECT {columns}, false AS cancel_requested FROM {sql.job_history} WHERE id {sql.any_of("ids", "int")}"""
+
+
+def _result(sql: Sql) -> str:
+    return f"""
+    SELECT lease_token, {sql.json_text("result")} AS result FROM {sql.job_attempts}
+    WHERE job_id = :id AND result IS NOT NULL ORDER BY lease_token DESC LIMIT 1"""
 
 
 def _lock(sql: Sql) -> str:

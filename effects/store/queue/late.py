@@ -8,7 +8,7 @@ runs, nor a person's resolution; nothing waits for it. It resolves only what is 
 | one of its attempts was done | is done: resolved by the worker, recorded by its ledger, with the outcome's `apply` |
 | each of its unknown attempts was not done | is not unknown any more; its dead letter waits for a person as before |
 
-It may come before the job is held, which then resolves it at once.
+It may come before the job is held, which then resolves it at once. The result of what was done is kept in any case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from effects.model.ledger import Ledger
 from effects.model.settlement import MESSAGE_CHARS_MAX, Settlement
 from effects.store.audit_log import AuditAction, note
 from effects.store.db.sql import Sql
-from effects.store.db.store import Statement, Store
+from effects.store.db.store import Statement, Store, as_json
 from effects.store.queue.applies import run_applies
 from effects.store.queue.table_ledger import CORE_LEDGER, record_verdicts
 from effects.store.queue.unresolved import MARK_DONE, NOT_DONE, record_action
@@ -72,6 +72,7 @@ def _keep(store: Store, settlement: Settlement, ledgers: Mapping[str, Ledger] | 
         kept = store.row(
             connection, _add, id=job.id, token=job.lease_token, outcome=settlement.outcome, verdict=settlement.verdict,
             code=settlement.error_code, message=message,
+            result=None if settlement.result is None else as_json(settlement.result),
         )  # fmt: skip
         if kept is not None and ledgers is not None:
             _resolve(store, connection, job, ledgers, settlement)
@@ -130,7 +131,8 @@ def _lock_ended(sql: Sql) -> str:
 def _add(sql: Sql) -> str:
     return f"""
     UPDATE {sql.attempt_log} SET late_outcome = CAST(:outcome AS text), late_verdict = CAST(:verdict AS text),
-        late_code = CAST(:code AS text), late_message = CAST(:message AS text), late_at = {sql.now}
+        late_code = CAST(:code AS text), late_message = CAST(:message AS text), late_at = {sql.now},
+        result = {"CAST(:result AS jsonb)" if sql.postgresql else ":result"}
     WHERE job_id = :id AND lease_token = :token AND (outcome = 'lost' OR verdict = 'unknown') AND late_at IS NULL
     RETURNING attempt"""
 

@@ -33,6 +33,7 @@ class SettlementRow(msgspec.Struct, omit_defaults=True, gc=False):
     stack: str | None = None
     detail: object = None
     error_text: object = None
+    result: object = None
     took: float = 0.0
     ago: float = 0.0
     priority: int | None = None
@@ -49,6 +50,7 @@ class DoneRow(msgspec.Struct, omit_defaults=True, gc=False):
     took: float
     ago: float
     detail: object = None
+    result: object = None
 
 
 def row_of(settlement: Settlement, now: float) -> SettlementRow:
@@ -70,6 +72,7 @@ def row_of(settlement: Settlement, now: float) -> SettlementRow:
         stack=settlement.stack,
         error_text=settlement.error_text,
         detail=settlement.detail,
+        result=settlement.result,
         took=settlement.duration_seconds,
         ago=_ago(settlement, now),
         queue=_next_queue(settlement),
@@ -82,7 +85,8 @@ def row_of(settlement: Settlement, now: float) -> SettlementRow:
 
 def done_row(settlement: Settlement, now: float) -> DoneRow:
     job = settlement.job
-    return DoneRow(job.id, job.lease_token, settlement.duration_seconds, _ago(settlement, now), settlement.detail)
+    took, ago = settlement.duration_seconds, _ago(settlement, now)
+    return DoneRow(job.id, job.lease_token, took, ago, settlement.detail, settlement.result)
 
 
 def _ago(settlement: Settlement, now: float) -> float:
@@ -128,10 +132,10 @@ _MOVED = ", ".join(
     name for name in FACTS if name not in ("attempts", "lost_count", "unknown_count", "error_code", "last_error")
 )
 _HISTORY = f"id, {_MOVED}, attempts, lost_count, unknown_count, error_code, last_error, status, finished_at"
-_DONE = f"{_HISTORY}, started_at, worker, verdict, detail"
+_DONE = f"{_HISTORY}, started_at, worker, verdict, detail, result"
 _ATTEMPT = (
     "job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code, message, "
-    "stack, detail, error_text"
+    "stack, detail, error_text, result"
 )
 
 
@@ -153,7 +157,7 @@ def _done_values(sql: Sql, job: str) -> str:
     finished = sql.after("-r.ago")
     return (
         f"{job}.id, {_moved(job)}, {job}.attempts, {job}.lost_count, {job}.unknown_count, NULL, NULL, 'succeeded', "
-        f"{finished}, {sql.after('-r.took', finished)}, {job}.locked_by, 'done', r.detail"
+        f"{finished}, {sql.after('-r.took', finished)}, {job}.locked_by, 'done', r.detail, r.result"
     )
 
 
@@ -164,7 +168,7 @@ def _attempt_values(sql: Sql, job: str) -> str:
     started = f"CASE WHEN r.lost = 1 THEN {claimed} ELSE {sql.after('-r.took', finished)} END"
     return (
         f"{job}.id, r.token, {job}.attempts, {started}, {finished}, {job}.locked_by, r.outcome, "
-        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail, r.error_text"
+        f"r.verdict, r.error_type, r.error_code, r.message, r.stack, r.detail, r.error_text, r.result"
     )
 
 

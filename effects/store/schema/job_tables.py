@@ -108,11 +108,11 @@ def attempts_view(*, postgresql: bool) -> str:
     return f"""
     CREATE VIEW effects_job_attempts AS
     SELECT job_id, lease_token, attempt, started_at, finished_at, worker, outcome, verdict, error_type, error_code,
-        message, stack, detail, error_text, late_outcome, late_verdict, late_code, late_message, late_at
+        message, stack, detail, error_text, result, late_outcome, late_verdict, late_code, late_message, late_at
     FROM effects_attempt_log
     UNION ALL
     SELECT id, lease_token, attempts, started_at, finished_at, worker, CAST('succeeded' AS text), verdict,
-        CAST(NULL AS text), CAST(NULL AS text), message, CAST(NULL AS text), detail, CAST(NULL AS jsonb),
+        CAST(NULL AS text), CAST(NULL AS text), message, CAST(NULL AS text), detail, CAST(NULL AS jsonb), result,
         CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS {moment})
     FROM effects_job_history WHERE started_at IS NOT NULL"""
 
@@ -276,6 +276,7 @@ def _only_attempt() -> list[Column[Any]]:
         Column("verdict", Text),
         Column("message", Text),
         Column("detail", Json),
+        Column("result", Json),
     ]
 
 
@@ -298,6 +299,7 @@ def _attempt_log(metadata: MetaData) -> Table:
         Column("stack", Text),
         Column("detail", Json),
         Column("error_text", Json),  # kept by opt-in only, see `effects.keys.sealing`
+        Column("result", Json),  # as well
         # What its worker learnt after it had lost the lease, of an attempt that is recorded as lost or unknown.
         Column("late_outcome", Text),
         Column("late_verdict", Text),

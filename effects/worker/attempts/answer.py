@@ -20,13 +20,15 @@ from msgspec.structs import replace
 
 from effects.errors import EffectsError
 from effects.keys.encryption import KeyRing
-from effects.keys.sealing import attempt_row, store_text
+from effects.keys.sealing import attempt_row, store_result, store_text
 from effects.kit.frames import CAUSES_MAX, Frame, cause_of, error_frames, handler_frames, place
+from effects.kit.logs import own_logger
 from effects.kit.text.redact import HIDDEN, redact
 from effects.kit.text.scrub import CODE_CHARS_MAX, class_name, clean_detail, clean_text
 from effects.kit.text.wording import described
 from effects.model.job_type import JobType
 from effects.model.outcome import OUTCOMES, Done, Outcome, Pause, Refused, Retry, Snooze, Unknown
+from effects.model.payload_codec import json_of, why_no_json
 from effects.model.settlement import Settlement
 from effects.retry import ON_UNKNOWN, RetryPolicy
 from effects.settings import ErrorTextsPolicy
@@ -67,9 +69,19 @@ def _no_outcome(answer: object, who: str, released: bool) -> Accepted:
     """Not even a fate. It will be as wrong at the next try, so what was not released is refused."""
     if inspect.iscoroutine(answer):
         answer.close()  # or it would warn that it was never awaited
-    text = f"{who} returned {described(answer)}; it must return an outcome, such as Done(), or None"
+    kept = "" if inspect.iscoroutine(answer) or inspect.isclass(answer) else "; result=True keeps what it returns"
+    text = f"{who} returned {described(answer)}; it must return an outcome, such as Done(), or None{kept}"
     outcome = Unknown(text, code="no_outcome") if released else Refused(text, code="no_outcome")
     return Accepted(outcome, text)
+
+
+def without_result(accepted: Accepted, who: str) -> Accepted:
+    """The answer of a job type that keeps no results: one that was given is a mistake, and the effect is done."""
+    outcome = accepted.outcome
+    if type(outcome) is not Done or outcome.result is None:
+        return accepted
+    problem = f"{who} answered Done(result=…), and its job type keeps no results: declare it with result=True"
+    return Accepted(Done(apply=outcome.apply, detail={INVALID: problem}), problem)
 
 
 def _checked(answer: object, fate: type[Outcome], who: str) -> Accepted:
@@ -100,7 +112,7 @@ def _mended(fate: type[Outcome], values: dict[str, Any], wrong: list[str], probl
     """Keep the fate without the invalid values. Without a usable wait it is a failure with the policy's delay."""
     if fate is Done:
         if "apply" in values:
-            return Done(apply=values["apply"], detail={INVALID: problem})
+            return Done(apply=values["apply"], detail={INVALID: problem}, result=values.get("result"))
         return Unknown(problem, code=INVALID)  # done, and what was to be recorded with it cannot be
     if fate in (Snooze, Pause):
         return Retry(problem, code=INVALID)
@@ -189,12 +201,42 @@ def _on_unknown(value: Any) -> Any:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "message": _text, "reason": _text, "code": _code, "detail": _detail, "apply": _apply,
+    "result": lambda value: value,
     "seconds": _seconds, "after_seconds": _seconds_or_none, "pause_seconds": _seconds_or_none,
     "then": _waits, "policy": _policy, "tries": _tries, "on_unknown": _on_unknown, "ages": _flag, "parent": _flag,
 }  # fmt: skip
 
 # Of each fate its fields, what they hold where nothing was given, and the check of what was.
 _FIELDS = {fate: [(field.name, field.default, _CHECKS[field.name]) for field in fields(fate)] for fate in OUTCOMES}
+
+
+RESULT_BYTES_MAX = 65_536
+_log = own_logger("effects.worker")
+
+
+def with_result(settlement: Settlement, value: object, job_type: JobType[Any], keys: KeyRing) -> Settlement:
+    """The settlement of a done attempt with its result as it is stored.
+
+    The effect has happened whatever was returned: what cannot be kept changes nothing but that, and a person is told.
+    """
+    job, problem, stored = settlement.job, None, dict[str, Any]()
+    try:
+        text = json_of(value)
+        size = len(text.encode())
+        if size > RESULT_BYTES_MAX:
+            problem = (
+                f"it has {size:,} bytes as JSON and the limit is {RESULT_BYTES_MAX:,}; store the large part elsewhere "
+                "and return its id"
+            )
+        else:
+            row = attempt_row(job.id, job.lease_token)
+            stored = store_result(keys, text, row, sealed=job_type.seals_result)
+    except Exception as error:  # of the value's own methods too
+        problem = str(error) if isinstance(error, EffectsError) else f"it is no JSON: {why_no_json(error, value)}"
+    if problem is not None:
+        stored = {"missing": f"{job_type.name}, {job_type.declared_at}: the result is not kept: {problem}"}
+        _log.error("job.result_not_kept", extra={"job": job.id, "type": job.job_type, "reason": stored["missing"]})
+    return replace(settlement, result=stored)
 
 
 STACK_CHARS_MAX = 4096

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from msgspec.structs import replace
 
 from effects.errors import ConfigurationError, LeaseLost
+from effects.keys.encryption import KeyRing
 from effects.kit.crashpoints import point
 from effects.kit.frames import Frame, awaiting_frames, sole_error, thread_frames
 from effects.kit.logs import own_logger
@@ -22,7 +23,15 @@ from effects.model.decision import decide
 from effects.model.job_type import JobType
 from effects.model.outcome import OUTCOMES, Done, Outcome, Retry, Unknown
 from effects.model.settlement import AttemptEnd, Execution, Returned, Settlement, Telemetry
-from effects.worker.attempts.answer import ErrorTexts, accept, place_made, with_error
+from effects.worker.attempts.answer import (
+    NO_KEYS,
+    ErrorTexts,
+    accept,
+    place_made,
+    with_error,
+    with_result,
+    without_result,
+)
 from effects.worker.machine.runtime import Runtime
 
 RETURN_SECONDS = 5.0  # a handler whose release was refused has so long to come back
@@ -48,16 +57,16 @@ class Releases(Protocol):
 class AttemptContext:
     """What the attempts of one batch share.
 
-    `is_async`: they run on the event loop. `draining`: as handlers see it. `error_texts`: keeps texts of exceptions.
+    `draining`: as handlers see it. `error_texts`: keeps texts of exceptions. `keys`: for results that are sealed.
     `telemetry`: each has a span, which begins with it and is current while its handler runs.
     """
 
     job_type: JobType[Any]
     releases: Releases
     runtime: Runtime
-    is_async: bool = False
     draining: bool = False
     error_texts: ErrorTexts | None = None
+    keys: KeyRing = NO_KEYS
     telemetry: Telemetry | None = None
 
 
@@ -74,7 +83,7 @@ class RunningAttempt:
         self.execution = execution  # replaced by a fuller one; whoever settles the attempt has what was known by then
         self.job = execution.job
         self.job_type = context.job_type
-        self.is_async = context.is_async  # whether it runs on the event loop
+        self.is_async = context.job_type.is_async  # whether it runs on the event loop
         self.cancel_requested = execution.job.cancel_requested
         self.lost = False  # set when this worker learns that its leases are gone
         self.claimed = self.started = self.deadline = 0.0
@@ -212,6 +221,8 @@ class RunningAttempt:
             settlement, execution=execution, wait_seconds=self.job.due_seconds + self.started - self.claimed,
             duration_seconds=ended - self.started, ended_at_monotonic=ended,
         )  # fmt: skip
+        if isinstance(ending, Done) and self.job_type.result:
+            timed = with_result(timed, ending.result, self.job_type, self._context.keys)
         settled = with_error(self._without_secrets(timed), error)
         if error is None or (error_texts := self._context.error_texts) is None:
             return settled
@@ -284,7 +295,10 @@ class RunningAttempt:
     def _settle_answer(self, answer: object, error: BaseException | None) -> Settlement:
         if answer is None:
             return self.settle(_DONE)
-        accepted = accept(answer, who=f"{self.job.job_type}: perform", released=self.released)
+        who = f"{self.job.job_type}: perform"
+        accepted = accept(answer, who=who, released=self.released)
+        if not self.job_type.result:
+            accepted = without_result(accepted, who)
         settlement = self.settle(accepted.outcome, error)
         if accepted.problem is None:
             return settlement

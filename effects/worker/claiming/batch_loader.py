@@ -86,9 +86,7 @@ class BatchLoader:
             ending = self._not_to_run(job, job.id in done)
             if ending is None:
                 try:
-                    clear = job.payload
-                    if SEALED in clear:
-                        clear = open_payload(self._app.keys, job.job_type, clear)
+                    clear = self._in_clear(job, job_type)
                     payload = job_type.decode(clear)
                     ending = None if job.routed else self._route(job, job_type, payload, clear)
                 except PayloadInvalid as error:
@@ -109,6 +107,16 @@ class BatchLoader:
             return loaded[0]
         attempts = {attempt.job.id: attempt for batch in loaded for attempt in batch}
         return [attempts[job.id] for job in jobs if job.id in attempts]
+
+    def _in_clear(self, job: Job, job_type: JobType[Any]) -> str:
+        """
+        Raises:
+            KeyUnavailable: what is sealed of it does not open, or its result could not be sealed.
+            PayloadInvalid: no key could open it.
+        """
+        if job_type.seals_result:
+            self._app.keys.require(f"the result of {job_type.name}")
+        return open_payload(self._app.keys, job.job_type, job.payload) if SEALED in job.payload else job.payload
 
     def _not_to_run(self, job: Job, done: bool) -> AttemptEnd | None:
         if job.cancel_requested:
@@ -198,8 +206,8 @@ class BatchLoader:
                 return self._load_failed(job_type, batch, error)
             self._suspects.difference_update(execution.job.id for execution in batch)
         context = AttemptContext(
-            job_type, self._releases, self._runtime, is_async=job_type.is_async, draining=self.draining,
-            error_texts=self._error_texts, telemetry=self._app.telemetry,
+            job_type, self._releases, self._runtime, draining=self.draining,
+            error_texts=self._error_texts, keys=self._app.keys, telemetry=self._app.telemetry,
         )  # fmt: skip
         return [RunningAttempt(execution, context) for execution in batch]
 

@@ -247,13 +247,16 @@ def _weight(settlement: Settlement) -> int:
         chars += len(repr(settlement.detail))
     if settlement.error_text is not None:
         chars += len(repr(settlement.error_text))
+    if settlement.result is not None:
+        chars += len(repr(settlement.result))
     return chars
 
 
 def _bare(settlement: Settlement, error: Exception) -> Settlement:
     """The bare verdict, with the reason for the missing details."""
     text = f"the attempt's details could not be stored: {class_name(error)}"
-    return replace(settlement, detail=None, message=text, stack=None, error_type=None, error_text=None)
+    result = None if settlement.result is None else {"missing": text}
+    return replace(settlement, detail=None, message=text, stack=None, error_type=None, error_text=None, result=result)
 
 
 def _log_failure(settlement: Settlement, error: Exception) -> None:

@@ -144,6 +144,7 @@ def upgrade() -> None:
         sa.Column("stack", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
         sa.Column("error_text", Json, nullable=True),
+        sa.Column("result", Json, nullable=True),
         sa.Column("late_outcome", sa.Text(), nullable=True),
         sa.Column("late_verdict", sa.Text(), nullable=True),
         sa.Column("late_code", sa.Text(), nullable=True),
@@ -214,6 +215,7 @@ def upgrade() -> None:
         sa.Column("verdict", sa.Text(), nullable=True),
         sa.Column("message", sa.Text(), nullable=True),
         sa.Column("detail", Json, nullable=True),
+        sa.Column("result", Json, nullable=True),
         sa.CheckConstraint("status IN ('succeeded', 'dead', 'cancelled')", name="ck_effects_job_history_status"),
         sa.PrimaryKeyConstraint("id"),
     )
