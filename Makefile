@@ -8,7 +8,7 @@ PACKAGES := email webhooks reports
 # Else each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-all check crash failover soak bench bench-costs bench-fairness bench-upkeep bench-reports bench-pages bench-long clean
+.PHONY: docs demo dev test test-all check crash failover soak bench bench-costs bench-fairness bench-upkeep bench-reports bench-pages bench-long clean
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,12 @@ $(VENV)/.%: $(VENV)/.distributions
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
+
+# An inbox of what an example sends, with its first message. Nothing leaves this machine.
+dev: $(VENV)/.demo
+	cd examples && export EFFECTS_DATABASE_URL=sqlite:///dev.db PATH="$(CURDIR)/$(BIN):$$PATH" \
+	&& effects --app signup:app init && python signup.py ann@example.com Ann \
+	&& exec effects --app signup:app dev --take-over
 
 # The site, in site/. Fails for a warning and for a link that leads nowhere.
 docs: $(VENV)/.docs

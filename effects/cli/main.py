@@ -50,6 +50,7 @@ _CORE = {
     "metrics": "effects.cli.stats:metrics",
     "alerts": "effects.cli.stats:alerts",
     "web": "effects.cli.web:web",
+    "dev": "effects.cli.dev:dev",
     "doctor": "effects.cli.database:doctor",
 }
 

@@ -131,11 +131,13 @@ class Dashboard:
         hosts: Collection[str] | None = None,
         sign_in: SignIn | None = None,
         https: bool = False,
+        more: Sequence[Pages] = (),
+        banner: str | None = None,
     ) -> None:
         self._guard = guard if sign_in is None else sign_in.guard
         self._sign_in, self._sign_in_url = sign_in, sign_in_url
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
-        self._packages = installed_pages()
+        self._packages, self._banner = [*installed_pages(), *more], banner
         self.routes = RouteTable(build_routes(sign_in, self._packages))
         self._app, self._title, self._https = app, title, https
         self._acts = RateLimit(ACTS_PER_MINUTE)
@@ -180,6 +182,7 @@ class Dashboard:
                     beside(self._app), beside(self._app, COUNT_SECONDS), self._app, self.routes, self._title,
                     PageRenderer({pages.name: pages.package for pages in self._packages}),
                     can_sign_out=self._sign_in is not None, packages=self._packages, notices=notices(self._packages),
+                    banner=self._banner,
                 )  # fmt: skip
                 looking = [self._sign_in.looking] if self._sign_in is not None else []
                 self._watch = DeadlineWatch(self._app, [app.store for app in (site.app, site.counting, *looking)])

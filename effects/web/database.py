@@ -99,6 +99,7 @@ def beside(app: Effects, seconds: float = STATEMENT_SECONDS) -> Effects:
     twin._states = {}  # what packages keep is of the app on these connections, and the app's own stays on its own
     twin.engine = engine
     twin.store = Store(engine, schema=app.settings.schema, builders=list(installed_tables()), autocommit=autocommit)
+    twin.store.shift_clock(app.store.sql.shift_seconds)
     for own in filter(None, (engine, autocommit)):
         _bound_statements(own, seconds, twin.store.deadlines)
         app.own_engine(own)

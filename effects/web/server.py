@@ -25,8 +25,39 @@ IDLE_MAX = 100  # that are kept after an answer; a browser keeps six
 _URL_CHARS_MAX = 500
 
 
-class DashboardServer:
-    """A socket that listens, and the dashboard behind it.
+class PageServer:
+    """A dashboard behind a socket that listens."""
+
+    def __init__(self, dashboard: Dashboard, listening: socket.socket) -> None:
+        self.dashboard, self.socket = dashboard, listening
+        self._server: Any = None
+
+    def run(self) -> None:
+        """Serve until SIGINT, SIGTERM or `stop`; requests under way are answered first."""
+        uvicorn: Any = load("uvicorn")
+        config = uvicorn.Config(
+            self.dashboard, log_config=None, log_level="warning", access_log=False, proxy_headers=False,
+            server_header=False, ws="none", lifespan="off", timeout_graceful_shutdown=10,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=128,
+            http=_bounded(load("uvicorn.protocols.http.auto").AutoHTTPProtocol),
+        )  # fmt: skip
+        before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
+        try:
+            self._server = uvicorn.Server(config)
+            self._server.run(sockets=[self.socket])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self.dashboard.close()
+            self.socket.close()
+
+    def stop(self) -> None:
+        """End `run`, which has begun, from any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+class DashboardServer(PageServer):
+    """The dashboard on an address of this machine, for people who sign in by links.
 
     Args:
         host: the address to listen on. Anything but loopback needs `public_url`.
@@ -46,30 +77,14 @@ class DashboardServer:
             raise ConfigurationError(
                 f"--host is {host}, which is not loopback: give --public-url https://…, by which people call it"
             )
-        self.socket = _listen(host, port)
-        self.port = int(self.socket.getsockname()[1])
+        listening = listen(host, port)
+        self.port = int(listening.getsockname()[1])
         local = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
         self.url = public_url.rstrip("/") if public_url is not None else local
         hosts = LOOPBACK_NAMES if public_url is None else (*LOOPBACK_NAMES, str(urlsplit(public_url).netloc))
         sign_in = SignIn(app, port=self.port, secure=secure)
-        self.dashboard = Dashboard(app, None, title=title, hosts=hosts, sign_in=sign_in, https=secure)
-
-    def run(self) -> None:
-        """Serve until SIGINT or SIGTERM; requests under way are answered first."""
-        uvicorn: Any = load("uvicorn")
-        config = uvicorn.Config(
-            self.dashboard, log_config=None, log_level="warning", access_log=False, proxy_headers=False,
-            server_header=False, ws="none", lifespan="off", timeout_graceful_shutdown=10,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=128,
-            http=_bounded(load("uvicorn.protocols.http.auto").AutoHTTPProtocol),
-        )  # fmt: skip
-        before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
-        try:
-            uvicorn.Server(config).run(sockets=[self.socket])
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            self.dashboard.close()
-            self.socket.close()
+        board = Dashboard(app, None, title=title, hosts=hosts, sign_in=sign_in, https=secure)
+        super().__init__(board, listening)
 
 
 def _bounded(base: type[Any]) -> type[Any]:
@@ -135,7 +150,12 @@ def _check_public(url: str) -> None:
         raise ConfigurationError(f"--public-url is {url!r}; give https:// and a name, such as https://ops.example.com")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        ConfigurationError: the port is taken, or the address is not this machine's.
+    """
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

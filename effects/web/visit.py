@@ -52,6 +52,7 @@ class Site:
         can_sign_out: whether sessions are ours.
         packages: the pages of installed packages.
         notices: what is said after an action, by its name.
+        banner: what stands above every page.
     """
 
     app: Effects
@@ -63,6 +64,7 @@ class Site:
     can_sign_out: bool = False
     packages: Sequence[Any] = ()  # `Pages`, which know visits
     notices: Mapping[str, str] = field(default_factory=dict)
+    banner: str | None = None
     readings: Readings = field(default_factory=Readings)
     clock: Callable[[], float] = time.time
 

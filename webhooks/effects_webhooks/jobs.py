@@ -56,7 +56,7 @@ from effects_webhooks.settings import state_of
 from effects_webhooks.tables import events as table
 from effects_webhooks.tables.endpoint_rows import endpoints, failing_endpoints
 from effects_webhooks.tables.ledger import DeliveryLedger, DeliveryRecord
-from effects_webhooks.transport.exchange import DEADLINE_SECONDS, Windows
+from effects_webhooks.transport.exchange import DEADLINE_SECONDS, WebhookExchange, Windows
 from effects_webhooks.writing import BATCH, FAN_OUT_TYPE, Target, endpoint_of, limit_key, write_deliveries
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ class WebhookDelivery(JobType[DeliverPayload]):
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.retry = retry
-        self._short = short
+        self.short = short
         self.ledger = DeliveryLedger(functools.partial(health.note, app))
         self._app = app
         self._deadline_seconds = deadline_seconds
@@ -370,9 +370,9 @@ class WebhookDelivery(JobType[DeliverPayload]):
         seconds = min(self._deadline_seconds, attempt.remaining_seconds() - _MARGIN_SECONDS)
         sent = {**own, **self._headers(payload.event_id, loaded.body, keys)}
         with self._windows.use(payload.endpoint_id) as use:
-            exchange = await self._transports.post(addressee.url, sent, loaded.body, seconds=seconds)
+            exchange = await self.send(payload, loaded, sent, keys, seconds)
             use.ended(exchange)
-        context = RetryContext(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self._short)
+        context = RetryContext(addressee.profile, addressee.overrides, loaded.earlier, self.retry, self.short)
         strike = striking(addressee.url, own, keys, sent[signing.SIGNATURE_HEADER])
         outcome = classify(exchange, host=host, context=context, strike=strike)
         attempt.private = DeliveryRecord(
@@ -382,6 +382,13 @@ class WebhookDelivery(JobType[DeliverPayload]):
         if isinstance(outcome, Pause):
             self._waiting.error(outcome.reason)
         return outcome
+
+    async def send(
+        self, payload: DeliverPayload, loaded: LoadedDelivery, headers: Mapping[str, str], keys: Sequence[bytes],
+        seconds: float,
+    ) -> WebhookExchange:  # fmt: skip
+        """Make the request, which one of the keys has signed, within so many seconds; `effects dev` keeps it here."""
+        return await self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
 
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Events older than that all of whose deliveries are gone; from then on an event's key may be used again."""

@@ -118,7 +118,7 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
             if not self._is_asked_for(payload):
                 return Refused(f"no notice of the run names the bucket {payload.bucket!r}", code="not_asked")
             address = self._address(row, payload.object)
-            return asyncio.run(self._upload(address, credentials, file, attempt))
+            return asyncio.run(self.upload(address, credentials, file, attempt))
         except KeyUnavailable as error:
             return self.fate_of_sealed(error)
         except (JobNotFound, JobStateError) as error:
@@ -152,9 +152,10 @@ class ReportDeliver(JobType[ReportDeliveryPayload]):
         check_object(address.key_of(name))
         return address
 
-    async def _upload(
+    async def upload(
         self, address: BucketAddress, credentials: BucketCredentials, file: Delivered, attempt: Attempt
     ) -> Outcome:
+        """Bring the file into the bucket; `effects dev` keeps it here."""
         from effects_reports.transport.upload import BucketUpload, S3Client  # noqa: PLC0415 - its signer is an extra
 
         pieces = partial(open_result, file.run_id, effects=self._app)
