@@ -50,7 +50,7 @@ _CORE = {
     "metrics": "effects.cli.stats:metrics",
     "alerts": "effects.cli.stats:alerts",
     "web": "effects.cli.web:web",
-    "dev": "effects.cli.dev:dev",
+    "dev": "effects.cli.web:dev",
     "doctor": "effects.cli.database:doctor",
 }
 

@@ -1,8 +1,11 @@
-"""`effects web`: the stand-alone dashboard, its one-time links and its sessions."""
+"""`effects web`: the stand-alone dashboard, its one-time links and its sessions; and `effects dev`."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -12,13 +15,16 @@ from effects.cli.results import CommandResult, command, listed
 from effects.cli.table import Table
 from effects.errors import ConfigurationError
 from effects.kit import lazy
+from effects.kit.exit_codes import ExitCode
 from effects.operate.tables import sign_ins
 from effects.operate.tables.sign_ins import WebSession
 from effects.web.security import DEFAULT_PORT, ROLES, Person, Role, sign_in_url
 
 with lazy.modules(__name__):
-    from effects.web import server  # needs the extra `web`
+    from effects.web import dev as development  # these need the extra `web`
+    from effects.web import server
 
+DEV_PORT = 8025
 SESSION_SECONDS = 12 * 3600.0
 SESSION_MAX_SECONDS = 7 * 86_400.0
 
@@ -120,3 +126,38 @@ def _table(sessions: Sequence[WebSession]) -> Table:
         for session in sessions
     ]  # fmt: skip
     return Table(columns, cells, empty="no open sessions")
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=DEV_PORT, show_default=True, metavar="N",
+              help="Port of the dashboard; 0 for any that is free.")  # fmt: skip
+@click.option("--take-over", is_flag=True, help="Carry out jobs that waited before, too: their effects are never made.")
+@pass_context
+def dev(context: Context, *, port: int, take_over: bool) -> int:
+    """Run a worker whose effects stay here, with a dashboard.
+
+    Only on SQLite, or on PostgreSQL on this machine, where no other worker runs. Every transport, endpoint and bucket
+    is replaced by an inbox in the dashboard, whatever the settings say; your own job functions run as they are. Starts
+    again when code or templates change. The clock on its page can be moved forward. Creates and migrates the tables.
+    """
+    inherited = os.environ.pop(development.SOCKET_VARIABLE, None)
+    listening = server.listen("127.0.0.1", port) if inherited is None else socket.socket(fileno=int(inherited))
+    files = development.Files()
+    try:
+        app = context.bare_app
+    except ConfigurationError as error:
+        if inherited is None:
+            raise
+        click.echo(f"error: {error}\nwaiting for a change", err=True)
+        with suppress(KeyboardInterrupt):
+            files.wait()
+            development.execute_again(listening)
+        return ExitCode.INTERRUPTED
+    desk = development.Desk(app, files)
+    desk.open(take_over=take_over)
+    click.echo(f"{desk.banner}\ndashboard: http://127.0.0.1:{listening.getsockname()[1]}/dev (Ctrl-C stops it)")
+    code = desk.run(listening)
+    if desk.again:
+        app.dispose()
+        development.execute_again(listening)
+    return code

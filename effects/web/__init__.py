@@ -22,6 +22,7 @@ with lazy.names(__name__):
     from effects.web.actions import PageAction as PageAction
     from effects.web.application import Dashboard as Dashboard
     from effects.web.application import dashboard as dashboard
+    from effects.web.dev import keep_file as keep_file
     from effects.web.exchange import PageAnswer as PageAnswer
     from effects.web.exchange import PageRequest as PageRequest
     from effects.web.pages import Pages as Pages

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from effects import Attempt, Effects
-from effects.cli import dev
 from effects.keys.encryption import generate_key
 from effects.kit.network import NetworkRefused
 from effects.store.db.urls import database_url as parse_url
+from effects.web import dev
 from effects.worker import Worker
 from effects_email import File, send_email
 from effects_reports import BucketCredentials, add_bucket, bucket_notice, request_report

@@ -40,8 +40,14 @@ def test_each_setting_is_described() -> None:
             if field.name not in described[kind]] == []  # fmt: skip
 
 
-# EFFECTS_CRASHPOINT is for tests, the transport `bulk` an example; event types can be declared in code alone.
-NOT_SETTINGS = {"EFFECTS_CRASHPOINT", "EFFECTS_EMAIL_TRANSPORT_BULK", "EFFECTS_WEBHOOK_EVENT_TYPES"}
+# EFFECTS_CRASHPOINT is for tests, EFFECTS_DEV_SOCKET passed on by a process to itself, the transport `bulk` an example;
+# event types can be declared in code alone.
+NOT_SETTINGS = {
+    "EFFECTS_CRASHPOINT",
+    "EFFECTS_DEV_SOCKET",
+    "EFFECTS_EMAIL_TRANSPORT_BULK",
+    "EFFECTS_WEBHOOK_EVENT_TYPES",
+}
 
 
 def test_each_environment_variable_is_in_the_table() -> None:

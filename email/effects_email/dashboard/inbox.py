@@ -7,7 +7,7 @@ import email
 import email.policy
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from effects import Effects
 from effects.extend.files import attachment
-from effects.extend.text import whole_number
+from effects.extend.text import moment, whole_number
 from effects.web import PAGE_ROWS, NavigationEntry, PageAnswer, PageRoute, Pages, Visit, choice_of
 from effects_email.dashboard.pages import framed, remote_hosts
 from effects_email.errors import EmailNotFound
@@ -34,7 +34,7 @@ class InboxTransports(Transports):
 
     def __init__(self, folder: Path) -> None:
         super().__init__({DEFAULT_TRANSPORT: f"maildir:{folder}"})
-        self._inbox = MaildirTransport(DEFAULT_TRANSPORT, folder)
+        self._inbox = cast("Transport", MaildirTransport(DEFAULT_TRANSPORT, folder))
 
     def get(self, name: str) -> Transport:
         return self._inbox
@@ -91,13 +91,13 @@ class Mail(NamedTuple):
 
 
 def _leaves(message: EmailMessage) -> Iterator[EmailMessage]:
-    return (cast("EmailMessage", part) for part in message.walk() if not part.is_multipart())
+    return (part for part in message.walk() if not part.is_multipart())
 
 
 def _read(path: Path) -> Mail:
     source = path.read_bytes()
-    message = cast("EmailMessage", email.message_from_bytes(source, policy=email.policy.default))
-    came_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    message = email.message_from_bytes(source, policy=email.policy.default)
+    came_at = moment(path.stat().st_mtime)
     return Mail(path.name.split(".")[1], came_at, [str(each) for each in message.get_all("Delivered-To", [])], message,
                 source)  # fmt: skip
 

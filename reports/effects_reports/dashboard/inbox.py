@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from effects import Attempt, Done, Effects, Outcome
 from effects.extend.files import attachment
 from effects.extend.text import moment
-from effects.web import PAGE_ROWS, NavigationEntry, PageAnswer, PageRoute, Pages, Visit
+from effects.web import PAGE_ROWS, NavigationEntry, PageAnswer, PageRoute, Pages, Visit, keep_file
 from effects_reports.api import open_result
 from effects_reports.delivery.buckets import BucketCredentials
 from effects_reports.errors import ReportNotFound
@@ -36,12 +36,7 @@ class InboxDeliver(ReportDeliver):
     ) -> Outcome:
         attempt.release()
         path = self._folder / address.bucket / address.key_of(file.name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        with unfinished.open("wb") as written:
-            for piece in open_result(file.run_id, effects=self._app):
-                written.write(piece)
-        unfinished.replace(path)
+        keep_file(path, open_result(file.run_id, effects=self._app))
         return Done()
 
 
@@ -65,7 +60,7 @@ def _name(folder: Path, path: Path) -> str:
 
 def _paths(folder: Path) -> list[Path]:
     """The newest first."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".unfinished"]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part"]
     return sorted(files, key=lambda path: (path.stat().st_mtime_ns, str(path)), reverse=True)
 
 

@@ -15,10 +15,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from effects import Effects
-from effects.extend.files import create_private
 from effects.extend.secrets import SignatureInvalid, signing
 from effects.extend.text import moment
-from effects.web import PAGE_ROWS, NavigationEntry, PageAnswer, PageRoute, Pages, Visit, choice_of
+from effects.web import PAGE_ROWS, NavigationEntry, PageAnswer, PageRoute, Pages, Visit, choice_of, keep_file
 from effects_webhooks.errors import EndpointNotFound, EventNotFound
 from effects_webhooks.jobs import DeliverPayload, LoadedDelivery, WebhookDelivery
 from effects_webhooks.settings import state_of
@@ -60,14 +59,12 @@ class RequestFolder:
 
     def choose(self, endpoint_id: str, answer: Chosen) -> None:
         """From its next request on."""
-        (self.folder / f"{endpoint_id}.answer").write_text(answer, encoding="ascii")
+        keep_file(self.folder / f"{endpoint_id}.answer", [answer.encode()])
 
     def keep(self, request: ReceivedRequest) -> None:
         """Write one down."""
         name = f"{time.time_ns()}-{request.event_id}-{request.endpoint_id}"[:100]
-        with create_private(self.folder / f"{name}.part") as file:
-            file.write(msgspec.json.encode(request))
-        (self.folder / f"{name}.part").rename(self.folder / f"{name}.json")
+        keep_file(self.folder / f"{name}.json", [msgspec.json.encode(request)])
 
     def names(self) -> list[str]:
         """The newest first."""
@@ -76,7 +73,7 @@ class RequestFolder:
     def find(self, name: str) -> ReceivedRequest:
         """
         Raises:
-            EventNotFound: there is none of this name.
+            EventNotFound: no request has this name.
         """
         try:
             return msgspec.json.decode((self.folder / f"{name}.json").read_bytes(), type=ReceivedRequest)
