@@ -98,7 +98,8 @@ def decide(
             return _again(job, policy, Retry(text, code="timed_out"), "timed_out", "not_done", draw)
         case Returned():
             return Settlement(
-                job=job, status="queued", outcome="", refund_attempt=True, delay_seconds=ending.after_seconds
+                job=job, status="queued", outcome="", refund_attempt=True, delay_seconds=ending.after_seconds,
+                unheard=ending.unheard,
             )  # fmt: skip
         case Expired():
             return Settlement(

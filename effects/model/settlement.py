@@ -37,9 +37,13 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Claimed but not started: returned unchanged, without an attempt, a loss or an unknown; at once or delayed."""
+    """Claimed but not started: returned unchanged, without an attempt, a loss or an unknown; at once or delayed.
+
+    `unheard`: its release was asked for, and may be on record, but its handler never heard of it.
+    """
 
     after_seconds: float = 0.0
+    unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     pause_parent: bool = False  # it is the key above the job's that rests
     age_seconds_forgiven: float = 0.0  # a job without a limit key waits by itself, and is not the older for it
     lost: bool = False
+    unheard: bool = False  # see `Returned`
     error_code: str | None = None
     message: str | None = None
     error_type: str | None = None

@@ -312,6 +312,24 @@ def test_two_workers_settle_each_of_many_jobs_exactly_once(app: Effects, app_fac
     assert rows(app, "jobs") == []
 
 
+@pytest.mark.parametrize("before", ["intended", "unknown"])
+def test_a_release_that_the_attempt_never_heard_of_is_taken_back_with_its_job(app: Effects, before: str) -> None:
+    """The worker stopped while the answer to the release was on its way: no effect is under way."""
+    enqueue("scripted", {}, key="k", effects=app)
+    manual_worker = ManualWorker(app)
+    job = manual_worker.claim_one()
+    if before == "unknown":
+        manual_worker.settle((job, Unknown("no reply", after_seconds=0.0)))
+        app.store.shift_clock(60)
+        job = manual_worker.claim_one()
+    manual_worker.release(job)
+    assert row(app, "effect_ledger")["state"] == ("released" if before == "intended" else "unknown")
+    manual_worker.settle((job, Returned(unheard=True)))
+    assert row(app, "jobs")["status"] == "queued"
+    assert row(app, "effect_ledger")["state"] == before
+    assert audit(app.store, app.ledgers) == []
+
+
 # -- cancel --------------------------------------------------------------------------------------------
 
 

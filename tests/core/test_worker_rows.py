@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from effects import Effects, Pause, enqueue
+from effects.kit import crashpoints
 from effects.kit.exit_codes import ExitCode
 from effects.model.advice import DoctorFinding
 from effects.model.settlement import Settlement
@@ -71,6 +72,32 @@ def test_a_worker_that_misses_heartbeats_is_silent_long_before_its_lease_ends(ap
     manual_worker.heartbeat()
     assert (state(app).state, findings(app, "heartbeats"), findings(app, "leases")) == ("alive", [], [])
     assert job_evidence(app, receipt.job_id).silence is None
+
+
+def test_a_heartbeats_answer_that_comes_after_a_later_one_changes_nothing(app: Effects) -> None:
+    """Its thread stood still, and another beat in its place: no commit was lost, and the lease is no older."""
+    worker = Worker(app)
+    upkeep, lease = worker._parts.heartbeat, worker._parts._context.lease
+    upkeep.register()
+    renewed: list[float] = []
+
+    def overtaken(name: str) -> None:
+        if name == "heartbeat.committed" and not renewed:
+            renewed.append(0.0)
+            for _ in range(3):
+                upkeep._beat()
+            renewed.append(lease.renewed_at)
+
+    crashpoints.install(overtaken)
+    try:
+        upkeep._beat()
+    finally:
+        crashpoints.install(None)
+    assert row(app, "workers")["beat"] == 4
+    assert [failover["sign"] for failover in rows(app, "failovers")] == ["first"]
+    assert lease.renewed_at == renewed[1]
+    upkeep._beat()
+    assert len(rows(app, "failovers")) == 1
 
 
 class Outcomes(Observer):

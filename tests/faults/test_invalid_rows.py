@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
@@ -11,11 +12,13 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from effects import Attempt, Done, Effects, JobType, Outcome, Sensitive, enqueue
+from effects.errors import StoreRejected
 from effects.kit.moments import LAST
 from effects.operate.evidence import job_evidence
 from effects.operate.tables.audit import audit
 from effects.operate.tables.job_list import Filters, list_jobs
 from effects.store.claim.invalid_rows import claim_valid, find_faulty, rescue_valid
+from effects.store.db.faults import Fault
 from effects.worker import Worker
 from tests.cli.conftest import effects as command
 from tests.conftest import AppFactory
@@ -81,6 +84,17 @@ def test_the_search_bisects() -> None:
 
     assert [job_id for job_id, _ in find_faulty(list(range(512)), trial)] == [17, 300]  # type: ignore[arg-type]
     assert len(sizes) < 40
+
+
+@pytest.mark.parametrize(("losses", "ended"), [(2, []), (1000, [17])], ids=["a network that comes and goes", "the row"])
+def test_a_row_is_to_blame_for_a_lost_connection_only_each_time(losses: int, ended: list[int]) -> None:
+    left = iter(range(losses))
+
+    def trial(ids: Sequence[int]) -> Exception | None:
+        lost = ids == [17] and next(left, None) is not None
+        return StoreRejected("lost", fault=Fault.LOST) if lost or (17 in ids and len(ids) > 1) else None
+
+    assert [job_id for job_id, _ in find_faulty(list(range(64)), trial)] == ended
 
 
 def test_a_conflict_between_rows_ends_no_job(app: Effects) -> None:

@@ -24,6 +24,10 @@ UNIX_DAY = 2440587.5  # 1970-01-01 as a Julian day
 EPOCH = 1_800_000_000.0  # true time 0 of every world
 TRANSACTION_SECONDS = 0.004  # at most, before and after each: without any, what looks again soon would never end
 APPLIED = "CREATE TABLE applied (job_id INTEGER NOT NULL, token INTEGER NOT NULL)"  # the app's own table
+# When each attempt lost its job, in true time, and until when it was leased: a worker may hear of it late, or never.
+ENDS = "CREATE TABLE ends (job_id INTEGER NOT NULL, token INTEGER NOT NULL, at REAL NOT NULL, leased INTEGER NOT NULL)"
+_ON_END = """CREATE TRIGGER {name} AFTER {event} ON effects_jobs WHEN OLD.status = 'running'
+BEGIN INSERT INTO ends VALUES (OLD.id, OLD.lease_token, true_time(), OLD.locked_until); END"""
 
 
 def lost_connection() -> OperationalError:
@@ -42,7 +46,10 @@ class SimFile:
         app.create_tables()
         app.store.dispose()
         self.connection = sqlite3.connect(path, isolation_level=None)
-        self.connection.execute(APPLIED)
+        self.connection.create_function("true_time", 0, lambda: 0.0)
+        for statement in (APPLIED, ENDS, _ON_END.format(name="ends_deleted", event="DELETE"),
+                          _ON_END.format(name="ends_raised", event="UPDATE OF lease_token")):  # fmt: skip
+            self.connection.execute(statement)
         names = [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         self._first = {name: self.connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
@@ -78,7 +85,10 @@ class SimDatabase:
         self._copy = sqlite3.connect(":memory:")
 
     def now(self) -> float:
-        return EPOCH + self._scheduler.now + self.offset
+        return EPOCH + self.true_time() + self.offset
+
+    def true_time(self) -> float:
+        return self._scheduler.now
 
     def random(self) -> int:
         return self._scheduler.random.getrandbits(63)
@@ -144,6 +154,7 @@ class Host:
         """The world's clock and randomness in place of SQLite's own."""
         driver.create_function("julianday", 1, lambda of: UNIX_DAY + self._world().now() / 86400.0)
         driver.create_function("random", 0, lambda: self._world().random())
+        driver.create_function("true_time", 0, lambda: self._world().true_time())
 
     def _world(self) -> SimDatabase:
         assert self.database is not None

@@ -25,8 +25,14 @@ def story(world: World, wrong: list[str]) -> str:
 
 
 def smallest(studio: Studio, plan: Plan, *, runs: int = SHRINKING_RUNS) -> World:
-    """The world of the smallest plan that was found to fail as this one does."""
-    return studio.run(shrunk(plan, lambda smaller: bool(complaints(studio.run(smaller))), runs=runs))
+    """The world of the smallest plan that was found to fail as this one does: by the first of its rules."""
+    rule = _rules(studio, plan)[0]
+    return studio.run(shrunk(plan, lambda smaller: rule in _rules(studio, smaller), runs=runs))
+
+
+def _rules(studio: Studio, plan: Plan) -> list[str]:
+    """Those that its world breaks."""
+    return [sentence.partition(":")[0] for sentence in complaints(studio.run(plan))]
 
 
 def hunt(studio: Studio, seeds: Iterable[int], jobs: int) -> tuple[Plan, list[str]] | None:

@@ -15,6 +15,7 @@ import msgspec
 
 from effects.kit.exit_codes import ExitCode
 from effects.store.schema.job_tables import STATUS_LIVE
+from tests.simulator.database import EPOCH
 from tests.simulator.jobs import ATTEMPTS_MAX, RETRY_SECONDS, Run
 from tests.simulator.plan import WAYS, Plan, PlannedJob
 from tests.simulator.world import World
@@ -51,6 +52,9 @@ class Facts:
         self.marked = {job for (job,) in query(_MARKED)}
         self.applied = Counter(map(tuple, query("SELECT job_id, token FROM applied")))
         self.planned: dict[str, PlannedJob] = {job.name: job for job in world.plan.jobs}
+        ends = query("SELECT * FROM ends")
+        self.ends = {(job, token): at for job, token, at, _ in ends}
+        self.leased_until = {(job, token): leased / 1000 - EPOCH for job, token, _, leased in ends}
         self.runs = world.receiver.runs
         self.ids: dict[str, list[int]] = defaultdict(list)
         for job_id, (name, *_) in self.jobs.items():
@@ -61,10 +65,12 @@ class Facts:
     def arrivals(self) -> list[Run]:
         return [run for run in self.runs if run.arrived is not None]
 
-    def accepted(self, name: str) -> list[Run]:
-        """Those of its runs that had ended when their end was recorded: a worker that gives one up goes on without."""
-        recorded, never = self.world.recorded, float("-inf")
-        return [run for run in self.runs_of.get(name, ()) if recorded.get(run.key, never) >= run.ended]
+    def under_way(self, name: str) -> Iterator[tuple[Run, float]]:
+        """Its runs, and until when each held its job: a worker that gives one up goes on without."""
+        for run in self.runs_of.get(name, ()):
+            until = min(run.ended, self.ends.get(run.key, run.ended))
+            if run.began < until:
+                yield run, until
 
     @cached_property
     def runs_of(self) -> dict[str, list[Run]]:
@@ -75,9 +81,9 @@ class Facts:
 
 
 def complaints(world: World) -> list[str]:
-    """What does not hold; empty for a world in which everything was right."""
+    """What does not hold, each behind the name of its rule; empty for a world in which everything was right."""
     facts = Facts(world)
-    return [sentence for rule in RULES for sentence in rule(facts)]
+    return [f"{rule.__name__}: {sentence}" for rule in RULES for sentence in rule(facts)]
 
 
 def nothing_is_stuck(facts: Facts) -> Iterator[str]:
@@ -176,29 +182,29 @@ def waits_are_kept(facts: Facts) -> Iterator[str]:
 
 
 def groups_are_in_order(facts: Facts) -> Iterator[str]:
-    """A job of a group begins when those before it have ended; one that a worker was given up with counts no more."""
-    groups: dict[str, list[Run]] = defaultdict(list)
+    """A job of a group begins when those before it have ended, or lost their jobs."""
+    groups: dict[str, list[tuple[Run, float]]] = defaultdict(list)
     for name, job in facts.planned.items():
         if job.group is not None:
-            groups[job.group] += facts.accepted(name)
+            groups[job.group] += facts.under_way(name)
     for group, runs in groups.items():
-        for before, after in pairwise(sorted(runs, key=lambda run: (run.job_id, run.began))):
-            if after.began < before.ended and not facts.world.failed_over:
-                yield f"{after.name} of {group} began before {before.name} had ended"
+        ordered = sorted(runs, key=lambda span: (span[0].job_id, span[0].began))
+        for (before, until), (after, _) in pairwise(ordered):
+            if after.began < until and not facts.world.failed_over:
+                yield f"{after.name} of {group} began at {after.began:.2f} s, before {before.name} had ended"
 
 
 def caps_hold(facts: Facts) -> Iterator[str]:
+    """Of jobs whose lease is valid: what a worker that stands still holds is free again after that, rescued or not."""
     for key, most in facts.plan.climate.caps.items():
-        edges: list[tuple[float, int]] = []
-        for name, job in facts.planned.items():
-            if job.limit == key:
-                for run in facts.accepted(name):
-                    edges += [(run.began, 1), (run.ended, -1)]
-        under_way = 0
-        for _, step in sorted(edges):
-            under_way += step
-            if under_way > most and facts.clock_is_right:
-                yield f"{under_way} jobs of {key} were under way together"
+        spans = [
+            (run, min(until, facts.leased_until.get(run.key, until)))
+            for name, job in facts.planned.items() if job.limit == key for run, until in facts.under_way(name)
+        ]  # fmt: skip
+        for run, _ in sorted(spans, key=lambda span: span[0].began):
+            together = [held.name for held, until in spans if held.began <= run.began < until]
+            if len(together) > most and facts.clock_is_right:
+                yield f"{', '.join(together)} of {key} were under way together at {run.began:.2f} s"
                 break
 
 

@@ -61,7 +61,6 @@ class World:
         gone: processes that ended before the world's end.
         ends: how workers ended: the process, and its exit code or error.
         refused: attempts whose end the fence refused, and their verdicts.
-        recorded: attempts of jobs (id, token), and when a worker was told that their end is committed.
         findings: of the audit, while it ran and at rest.
         errors: events of the level ERROR in the workers' log.
     """
@@ -80,7 +79,6 @@ class World:
         self.findings: list[str] = []
         self.errors: Counter[str] = Counter()
         self.refused: dict[tuple[int, int], str] = {}
-        self.recorded: dict[tuple[int, int], float] = {}
         self.failed_over = False
         self._free = list(hosts)
         self.people = People(self, self._free.pop().enter(self.database, self.control))
@@ -123,12 +121,11 @@ class World:
         scheduler.end()
 
     def _look(self) -> None:
-        """The audit, true at any time but for what a failover has lost, and for what the README cannot explain."""
+        """The audit, true at any time but for what a failover has lost."""
         app, away_until = self.people.app, self.database.away_until
         self.database.away_until = 0.0
         for finding in audit(app.store, app.ledgers):
-            stood_still = finding.check == "failovers_compared" and self.plan.has("stall", "preempt")
-            if not (stood_still or (self.failed_over and finding.check in OF_LOSSES)):
+            if not (self.failed_over and finding.check in OF_LOSSES):
                 self.findings.append(f"effects audit at {self.scheduler.now:.0f} s: {finding}")
         self.database.away_until = away_until
 
@@ -321,7 +318,6 @@ class _Chronicle(Observer):
 
     def recorded(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
-            self._world.recorded[settlement.job.attempt_id] = self._world.scheduler.now
             self._note(self._name, f"records job {settlement.job.id}: {_words(settlement)}")
 
     def refused(self, settlements: Sequence[Settlement]) -> None:

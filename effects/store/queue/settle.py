@@ -22,7 +22,7 @@ from effects.store.queue import settle_sql
 from effects.store.queue.applies import run_applies
 from effects.store.queue.late import keep_late, resolve_kept
 from effects.store.queue.settle_sql import DoneRow, SettlementRow, done_row, is_one_row, row_of
-from effects.store.queue.table_ledger import record_verdicts
+from effects.store.queue.table_ledger import record_verdicts, take_back_releases
 from effects.store.queue.unresolved import add_unresolved
 
 _log = own_logger("effects.worker")
@@ -84,6 +84,7 @@ def _write_batch(
         stale=[settlement for settlement in ordered if settlement.job.id not in accepted],
     )
     run_applies(store, connection, settled.accepted)
+    take_back_releases(store, connection, settled.accepted, ledgers)
     record_verdicts(store, connection, settled.accepted, ledgers)
     record_verdicts(store, connection, cancelled, ledgers)
     failed = [settlement for settlement in [*settled.accepted, *cancelled] if _ends_without_success(settlement)]

@@ -175,6 +175,20 @@ def record_verdicts(
             raise LedgerFailed from error
 
 
+def take_back_releases(
+    store: Store, connection: Connection, accepted: Sequence[Settlement], ledgers: Mapping[str, Ledger]
+) -> None:
+    """Say of jobs that were given back before their attempts heard of a release that no effect is under way."""
+    by_table: dict[str, list[Settlement]] = defaultdict(list)
+    for settlement in accepted:
+        if settlement.unheard and settlement.job.key is not None:
+            ledger = ledgers.get(settlement.job.job_type)
+            if ledger is not None and not ledger.spans_jobs:
+                by_table[ledger.table].append(settlement)
+    for table, settlements in by_table.items():  # the state alone: for a package's own code there was no attempt
+        TableLedger(table).record(store, connection, settlements)
+
+
 # -- retention -------------------------------------------------------------------------------------------
 
 

@@ -234,7 +234,7 @@ class RunningAttempt:
             return self.settle(self.execution.outcome)
         if self.deadline and self.released:
             return self.settle(Unknown("the worker stopped before a verdict came", code="shutdown"))
-        return self.settle(Returned())
+        return self.settle(Returned(unheard=self.released_until > -math.inf))
 
     def _without_secrets(self, settlement: Settlement) -> Settlement:
         """Redact the handler's report, which is stored and shown and may quote the payload."""

@@ -119,11 +119,15 @@ class Heartbeat(Service):
             _log.warning("database.failed_over", extra={"failover": failover.id, "history": failover.history})
         return failover
 
-    def _look_at_history(self, answer: HeartbeatAnswer) -> None:
-        """Whether commits were lost: by the name of the database's history, or because our heartbeats went back."""
+    def _look_at_history(self, answer: HeartbeatAnswer, beats_before: int) -> None:
+        """Whether commits were lost: by the name of the database's history, or because our heartbeats went back.
+
+        Args:
+            beats_before: how many there were when it was asked; another thread may have asked since.
+        """
         if not answer.alive:
             return
-        failover, is_rewound = answer.failover, answer.beat <= self._beats
+        failover, is_rewound = answer.failover, answer.beat <= beats_before
         if failover is None:
             failover = self._note_failover()
         elif is_rewound:  # unless it is another history already than at the last heartbeat
@@ -169,7 +173,10 @@ class Heartbeat(Service):
         silent_seconds = asked_at - self._lease.renewed_at
         if self._file is not None:
             self._file.check()
+        beats_before = self._beats
         answer = heartbeat(self._store, self.worker.id, self._activity())
+        if asked_at < self._lease.renewed_at:
+            return  # this thread stood still, and the one in its place has had a newer answer
         if not answer.alive or silent_seconds > self._context.settings.lease_seconds:
             _log.error(
                 "worker.fenced_off",
@@ -182,7 +189,7 @@ class Heartbeat(Service):
             self._register()
         else:
             self._look_at_tables(answer)
-            self._look_at_history(answer)
+            self._look_at_history(answer, beats_before)
         self._lease.renewed_at = asked_at
         if answer.now is not None:
             self._numbers.set_clock(answer.now)
