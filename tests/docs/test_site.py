@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,11 @@ import pytest
 import yaml
 
 from tests.house.source import ROOT
+
+CONTRIBUTORS = "Project"
+USER_PAGES_MAX, NEWCOMER_PAGES_MAX = 30, 8
+CODE_COLUMNS = 76
+WIDE_LINES_MAX = 92
 
 pytestmark = pytest.mark.timeout(300)  # a build is seconds of CPU, and minutes on a busy machine
 
@@ -42,12 +48,64 @@ def test_the_site_builds_and_its_pages_are_there(tmp_path: Path) -> None:
         assert f'id="{name}"' in reference
     fences = [page for page in (tmp_path / "site").rglob("index.html") if "```" in page.read_text()]
     assert fences == []  # a block that is not shown as one
+    index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())["docs"]
+    boost = {entry["location"].partition("#")[0]: entry.get("boost", 1) for entry in index}
+    assert boost["jobs/"] > boost["operations/"] > boost["reference/"]
+    assert "mistakes/" not in boost
     assert "fonts.googleapis.com" not in (tmp_path / "site" / "index.html").read_text()
 
 
-def test_every_document_has_a_place_in_the_menu() -> None:
-    menu = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    assert {path.name for path in (ROOT / "docs").glob("*.md")} - set(menu) == set()
+def config() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "mkdocs.yml").read_text()))
+
+
+def test_every_document_is_in_the_menu_or_one_link_from_it() -> None:
+    menu, beside = set(pages(config()["nav"])), set(config()["not_in_nav"].split())
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - menu == beside - {"examples.md"}
+    texts = [
+        path.read_text()
+        for path in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
+        if path.name in menu or path.name == "README.md"
+    ]
+    assert {page for page in beside if not any(f"{page})" in text or f"{page}#" in text for text in texts)} <= {
+        "examples.md"
+    }
+
+
+def test_the_menu_is_short() -> None:
+    tabs = {title: pages([tab]) for tab in config()["nav"] for title in tab}
+    assert len(tabs["Start"]) <= NEWCOMER_PAGES_MAX
+    assert sum(len(entries) for title, entries in tabs.items() if title != CONTRIBUTORS) <= USER_PAGES_MAX
+
+
+def test_code_on_the_pages_of_users_fits_their_width() -> None:
+    """At most so many lines do not: addresses and secrets that cannot be wrapped."""
+    contributors = set(pages([tab for tab in config()["nav"] if CONTRIBUTORS in tab]))
+    names = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
+    wide = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in names
+        if path.name not in contributors and path.parent.name not in ("effects", "tests", "benchmarks")
+        for line in code(path.read_text())
+        if len(line) > CODE_COLUMNS
+    ]
+    assert len(wide) <= WIDE_LINES_MAX, wide
+
+
+def code(text: str) -> list[str]:
+    return [
+        line
+        for block in re.findall(r"^ *```\w.*?^ *```$", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+
+
+def test_the_first_page_has_the_program_of_the_readme() -> None:
+    programs = [
+        re.findall(r"^```python shop.py\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        for page in ("README.md", "docs/index.md")
+    ]
+    assert programs[0] == programs[1]
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
