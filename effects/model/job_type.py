@@ -98,6 +98,7 @@ class JobType(Generic[P]):
             and `effects why` tell it. `sealed`: under EFFECTS_KEYS, as it is in any case where a field of the payload
             is Sensitive. What is no JSON, or over 64 KiB, is not kept: the effect is done all the same, and its status
             says why. Default no.
+        clear_when_scheduled: sensitive fields that a schedule may name nevertheless, in clear: they stand in the code.
         keep_error_text: whether the text of an exception is kept with its attempt, sealed where EFFECTS_KEYS is set.
             Default: EFFECTS_ERROR_TEXTS, no.
     """
@@ -123,6 +124,7 @@ class JobType(Generic[P]):
     internal: bool = False
     trusted_fields: tuple[str, ...] = ()
     result: ResultPolicy = False
+    clear_when_scheduled: tuple[str, ...] = ()
     keep_error_text: bool | None = None
 
     def perform(self, payload: P, attempt: Attempt) -> HandlerAnswer:

@@ -256,7 +256,7 @@ class Registry:
         """
         try:
             job_type = self.get(schedule.job_type)
-            if secret := sorted(set(job_type.sensitive) & set(schedule.payload)):
+            if secret := sorted((set(job_type.sensitive) - set(job_type.clear_when_scheduled)) & set(schedule.payload)):
                 raise ConfigurationError(
                     f"the payload's {', '.join(secret)} is sensitive, and a schedule is stored in clear: "
                     "give an id, and let the handler look it up"

@@ -18,10 +18,10 @@ from __future__ import annotations
 import heapq
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Required, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, Protocol, Required, Self, TypeAlias, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -72,6 +72,16 @@ class ScheduleOptions(TypedDict, total=False):
     overlap: Overlap
     max_attempts: int | None
     key: str | None
+
+
+class ScheduledNotice(Protocol):
+    """What a report tells when it has ended: what `mail_notice` and `bucket_notice` make."""
+
+    @property
+    def job_type(self) -> str: ...
+
+    @property
+    def payload(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,65 @@ class Schedule:
                 raise ConfigurationError(f"{who}: its job has {option}; declare that with the job type")
         of_job: ScheduleOptions = {"key": job.key, "max_attempts": job.max_attempts, **options}
         return cls(name or job.job_type, job.job_type, job.payload, **of_job)
+
+    @classmethod
+    def report(
+        cls,
+        report: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        format: str | None = None,  # noqa: A002 - as of `request_report`
+        mail: ScheduledNotice | Sequence[ScheduledNotice] = (),
+        name: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Self:
+        """Schedule a report, and who is told: `Schedule.report("orders", {"since": "{previous_slot_date}"}, cron=…)`.
+
+        Args:
+            report: the name of a registered report.
+            params: its own; placeholders of the slot in them are filled in.
+            format: default that of the report.
+            mail: what `mail_notice(…)` and `bucket_notice(…)` make, one or several.
+            name: of the schedule; default `report.` and the report's.
+            **options: as of a schedule.
+
+        Raises:
+            ConfigurationError: as a schedule.
+        """
+        notices = list(mail) if isinstance(mail, Sequence) else [mail]
+        payload = {"report": report, "params": params or {}, "notify": notices}
+        payload |= {} if format is None else {"format": format}
+        return cls(name or f"report.{report}", "report.request", payload, **options)
+
+    @classmethod
+    def email(
+        cls,
+        template: str,
+        to: str | Sequence[str],
+        context: Mapping[str, Any] | None = None,
+        *,
+        locale: str | None = None,
+        category: str | None = None,
+        name: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Self:
+        """Schedule a templated mail: `Schedule.email("digest", "ann@shop.example", {"day": "{slot_date}"}, cron=…)`.
+
+        `to` and `context` are stored in clear with the schedule, and sealed in its jobs: name your own people, and let
+        a job of yours write to customers.
+
+        Args:
+            template, to, locale, category: as of `send_templated_email`.
+            context: the template's variables; placeholders of the slot in them are filled in.
+            name: of the schedule; default `email.` and the template's.
+            **options: as of a schedule.
+
+        Raises:
+            ConfigurationError: as a schedule.
+        """
+        words = {"template": template, "to": to, "locale": locale, "category": category, "context": context}
+        payload = {word: value for word, value in words.items() if value is not None}
+        return cls(name or f"email.{template}", "email.compose", payload, **options)
 
     def __post_init__(self) -> None:
         who = f"schedule {shown(self.name)}"

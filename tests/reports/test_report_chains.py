@@ -11,6 +11,7 @@ import pytest
 
 from effects import Alert, DeadLetters, Effects, Schedule, enqueue
 from effects.keys.encryption import generate_key
+from effects.testing import Toolkit
 from effects_email.state import state_of
 from effects_reports import bucket_notice, mail_notice, subscribe
 from effects_webhooks import EventType
@@ -72,6 +73,56 @@ def request(app: Effects, **more: Any) -> int:
 def gates(app: Effects) -> tuple[str, str]:
     """What `init` refuses, and the problems that `doctor` finds."""
     return error_line(command(app, "init")), command(app, "doctor", "--quiet").out
+
+
+NIGHT: Any = {"name": "nightly", "cron": "0 2 * * *"}
+WRITTEN: dict[str, tuple[Schedule, str]] = {
+    "no such report": (Schedule.report("ordres", **NIGHT), "ordres"),
+    "params that do not fit": (Schedule.report("orders", {"above": "many"}, **NIGHT), "above"),
+    "no such format": (Schedule.report("orders", format="pdf", **NIGHT), "no format 'pdf'"),
+    "a mail of no template": (Schedule.report("orders", mail=mail_notice("flie", "a@b.example"), **NIGHT), "flie"),
+    "a mail without a variable": (
+        Schedule.report("orders", mail=mail_notice("with_day", "a@b.example"), **NIGHT), "'day' is missing",
+    ),
+    "no such bucket": (Schedule.report("orders", mail=[bucket_notice("acme")], **NIGHT), "there is no bucket 'acme'"),
+    "no such template": (Schedule.email("flie", "a@b.example", **NIGHT), "flie"),
+    "a variable that is missing": (Schedule.email("with_day", "a@b.example", **NIGHT), "'day' is missing"),
+    "no address": (Schedule.email("with_day", "a at b", {"day": "x"}, **NIGHT), "address"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WRITTEN)
+def test_init_refuses_a_schedule_of_a_report_or_a_mail_that_could_not_run(
+    shop_factory: Shop, options: dict[str, Any], fault: str
+) -> None:
+    schedule, says = WRITTEN[fault]
+    app = shop_factory(**options, schedules=[schedule])
+    error = error_line(command(app, "init"))
+    assert "schedule 'nightly'" in error
+    assert says in error
+
+
+def test_a_report_with_its_mail_and_a_mail_are_scheduled_in_a_line_each(
+    shop_factory: Shop, options: dict[str, Any]
+) -> None:
+    attached = mail_notice("file_ready", "owner@shop.example")
+    app = shop_factory(
+        **options,
+        schedules=[
+            Schedule.report("orders", {"above": 5}, cron="0 2 * * *", zone="Europe/Berlin", mail=attached),
+            Schedule.email("with_day", "ann@shop.example", {"day": "{previous_slot_month}"}, cron="0 3 1 * *"),
+        ],
+    )
+    assert {"report.orders", "email.with_day"} <= app.schedules.keys()
+    with Toolkit(app) as toolkit:
+        fill(app, 20)
+        toolkit.move_clock(32 * 86_400)
+        toolkit.drain()
+        monthly, ready = sorted(toolkit.emails, key=lambda mail: mail.subject)
+        assert re.fullmatch(r"20\d\d-\d\d", monthly.subject)
+        assert (ready.subject, ready.to) == ("orders is ready", ["owner@shop.example"])
+        [report] = toolkit.reports
+        assert [file.content for file in ready.attachments] == [report.content]
 
 
 @pytest.mark.parametrize("fault", sample([*FAULTS, *REFUSED], 5))

@@ -20,6 +20,7 @@ from effects_reports import Notify, ReportInvalid, download_url, mail_notice, re
 from tests.reports.conftest import Shop, content, drain, file_ready
 from tests.reports.served import BASE, ask
 from tests.reports.shop import fill
+from tests.support.manual_workers import rows
 
 KEYS = f"k={generate_key()}"
 
@@ -79,6 +80,28 @@ def test_a_file_is_attached_below_a_size_and_above_it_is_a_link(app: Effects, tm
     assert ask(app, links[0]).status_code == 410  # its one use
 
 
+def test_a_file_is_attached_without_a_link_and_without_a_key_for_links(shop_factory: Shop, tmp_path: Path) -> None:
+    templates = file_ready(tmp_path, "{{ rows }} rows", "{% if link %}{{ link }}{% else %}It is attached.{% endif %}\n")
+    sender = {"email_from": "Shop <shop@example.com>", "smtp_url": f"maildir:{tmp_path / 'mail'}"}
+    shop = shop_factory(keys=KEYS, templates=templates, **sender)
+    fill(shop, 250)
+    run = request_report("orders", notify=mail_notice("file_ready", "ann@example.com"), effects=shop).run_id
+    drain(shop)
+    [mail] = mails(tmp_path)
+    assert "It is attached." in body_of(mail)
+    assert [part.get_payload(decode=True) for part in mail.iter_attachments()] == [content(shop, run)]
+
+
+def test_a_file_that_is_too_large_and_has_no_link_is_a_dead_letter_and_no_mail(app: Effects, tmp_path: Path) -> None:
+    notice = mail_notice("file_ready", "ann@example.com", attach_bytes_max=100, context={"note": ""})
+    request_report("orders", notify=notice, effects=app)
+    drain(app)
+    [dead] = rows(app, "job_history", "status = 'dead'")
+    assert dead["job_type"] == "report.notify"
+    assert "attach_bytes_max is 100, and there is no link_to" in dead["last_error"]
+    assert not (tmp_path / "mail" / "new").exists() or mails(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_each_end_of_a_run_is_one_mail(app: Effects, tmp_path: Path) -> None:
     """Failed, resumed, ready: two mails, with two keys."""
@@ -99,7 +122,7 @@ def test_each_end_of_a_run_is_one_mail(app: Effects, tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ({"payload": {"to": "{link}"}}, "give link_to"),
-        ({"attach_bytes_max": 5}, "give link_to"),
+        ({"attach_bytes_max": 5}, "no text of the payload has {attachment}"),
         ({"link_to": "ftp://x", "payload": {"a": "{link}"}}, "no address of the web"),
         ({"link_to": BASE}, "no text of the payload has {link}"),
         ({"link_to": BASE, "payload": {"a": "{link}"}, "attach_bytes_max": 8_000_000}, "give 0 to 7,000,000"),

@@ -26,7 +26,7 @@ from effects import (
     status,
 )
 from effects_email import NewEmail, send_templated_email, send_templated_emails
-from effects_reports import report, report_status, request_report
+from effects_reports import bucket_notice, mail_notice, report, report_status, request_report
 from effects_webhooks import WebhookEvent, deliver_webhook, deliver_webhooks
 
 orders = sa.Table(
@@ -82,6 +82,13 @@ app = Effects(
     log_format="json",
     templates="emails",
     reports=[order_report],
+    schedules=[
+        Schedule.report("orders", {"above": "5"}, cron="0 2 * * *", mail=mail_notice("ready", "ann@example.com")),
+        Schedule.report(
+            "orders", cron="0 2 * * *", mail=[mail_notice("r", ["a@b.c"]), bucket_notice("acme")], name="b"
+        ),
+        Schedule.email("digest", "ann@example.com", {"day": "{slot_date}"}, cron="0 6 * * *", zone="Europe/Berlin"),
+    ],
 )
 
 

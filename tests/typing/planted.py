@@ -23,13 +23,14 @@ from effects import (
     Receipt,
     Retry,
     RetryPolicy,
+    Schedule,
     enqueue,
     enqueue_async,
     enqueue_many,
     status,
 )
 from effects_email import NewEmail, send_templated_email, send_templated_emails
-from effects_reports import Notify, request_report
+from effects_reports import Notify, mail_notice, request_report
 from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 
 
@@ -201,6 +202,11 @@ def options(session: Session, many: list[Order]) -> None:
     refund.enqueue(Order(1), amount=5, session=session)  # planted: call-arg | CallIssue
     refund.using(amount=5).enqueue(Order(1))  # planted: call-overload | CallIssue
     refund.using(key=17)  # planted: call-overload | ArgumentType
+    Schedule.job(refund, cron="0 3 * * *")  # planted: arg-type | ArgumentType
+    Schedule.report("orders", mail=mail_notice("ready", "ann@example.com"))  # planted: call-arg | CallIssue
+    Schedule.report("orders", cron="0 3 * * *", mail="ann@example.com")  # planted: arg-type | ArgumentType
+    Schedule.email("digest", cron="0 3 * * *")  # planted: call-arg | CallIssue
+    Schedule.email("digest", "ann@example.com", cron="0 3 * * *", zon="Europe/Berlin")  # planted: call-arg | CallIssue
     refund.using(on_conflict="keep")  # planted: call-overload | ArgumentType
     refund.enqueue(Order(1), amount=5, on_conflict="replace")  # planted: call-arg | CallIssue
     enqueue("shop.pack", Order(1), key="k", on_conflict=True)  # planted: arg-type | ArgumentType

@@ -390,6 +390,15 @@ class WebhookDelivery(JobType[DeliverPayload]):
         """Make the request, which one of the keys has signed, within so many seconds; `effects dev` keeps it here."""
         return await self._transports.post(loaded.url, headers, loaded.body, seconds=seconds)
 
+    def request_of(self, event_id: str, endpoint_id: str, body: bytes) -> tuple[str, dict[str, str]]:
+        """URL and headers of a delivery to the endpoint as it is, signed now: what tests of apps look at."""
+        with self._app.store.read() as connection:
+            addressee = _addressees(self._app.store, connection, {endpoint_id})[endpoint_id]
+        keys = [self._key(endpoint_id, *secret) for secret in addressee.secrets]
+        return addressee.url, {
+            **self._own_headers(endpoint_id, addressee.headers), **self._headers(event_id, body, keys),
+        }  # fmt: skip
+
     def prune(self, keep_seconds: float, *, dry_run: bool, go_on: Callable[[], bool]) -> int:
         """Events older than that all of whose deliveries are gone; from then on an event's key may be used again."""
         return _prune_events(self._app.store, keep_seconds=keep_seconds, dry_run=dry_run, go_on=go_on)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from effects_webhooks.admin.deliveries import EventSummary, list_deliveries, list_events
+from effects_webhooks.jobs import WebhookDelivery
 from effects_webhooks.tables import events as table
 from effects_webhooks.tenants import ANY_TENANT
 
@@ -26,12 +27,25 @@ if TYPE_CHECKING:
 LIST_MAX = 100_000  # no test has as many
 
 
+class PartnerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the partner gets it: signed by the endpoint's secrets when it is looked at, as each attempt is.
+
+    `headers` are those that are given, in lower case; the HTTP client adds `host` and `content-length`.
+    """
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
 class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """One event to one endpoint. `state`: intended until its job has run, then done."""
 
     endpoint_id: str
     url: str
     state: str
+    request: PartnerRequest
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,16 +71,23 @@ def webhooks(toolkit: Toolkit) -> list[StoredEvent]:
 
 
 def _stored(toolkit: Toolkit, event: EventSummary, body: bytes) -> StoredEvent:
-    app = toolkit.app
-    page = list_deliveries(event_id=event.id, limit=LIST_MAX, tenant=ANY_TENANT, effects=app)
-    with app.store.read() as connection:
-        endpoint_ids = {delivery.endpoint_id for delivery in page.deliveries}
-        urls = {row.id: row.url for row in table.addresses(app.store, connection, endpoint_ids)}
-    deliveries = [
-        StoredDelivery(endpoint_id=delivery.endpoint_id, url=urls[delivery.endpoint_id], state=delivery.state)
-        for delivery in reversed(page.deliveries)
-    ]
+    page = list_deliveries(event_id=event.id, limit=LIST_MAX, tenant=ANY_TENANT, effects=toolkit.app)
+    deliveries = []
+    for delivery in reversed(page.deliveries):
+        request = _request(toolkit, event.id, delivery.endpoint_id, body)
+        deliveries.append(
+            StoredDelivery(
+                endpoint_id=delivery.endpoint_id, url=request.url, state=delivery.state, request=request
+            )
+        )  # fmt: skip
     return StoredEvent(
         id=event.id, type=event.type, key=event.key, tenant=event.tenant, data=msgspec.json.decode(body)["data"],
         body=body, deliveries=deliveries,
     )  # fmt: skip
+
+
+def _request(toolkit: Toolkit, event_id: str, endpoint_id: str, body: bytes) -> PartnerRequest:
+    delivering = toolkit.app.job_types.get(WebhookDelivery.name)
+    assert isinstance(delivering, WebhookDelivery)
+    url, headers = delivering.request_of(event_id, endpoint_id, body)
+    return PartnerRequest(method="POST", url=url, headers=headers, body=body)

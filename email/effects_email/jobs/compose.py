@@ -76,6 +76,7 @@ class EmailCompose(JobType[EmailComposePayload]):
     name = COMPOSE_TYPE
     payload = EmailComposePayload
     trusted_fields = ("attachments",)  # objects in the storage, of whatever report or message
+    clear_when_scheduled = ("to", "context")  # the app's own people; the jobs of the schedule are sealed
     queue = "emails"
 
     def __init__(self, app: Effects) -> None:

@@ -38,8 +38,8 @@ def mail_notice(
     template: str,
     to: str | Sequence[str],
     *,
-    link_to: str,
-    attach_bytes_max: int = 0,
+    link_to: str | None = None,
+    attach_bytes_max: int | None = None,
     link_seconds: float = NOTICE_LINK_SECONDS,
     link_uses: int | None = None,
     link_principal: str | None = None,
@@ -56,8 +56,10 @@ def mail_notice(
     Args:
         template: of effects-email.
         to: one recipient, or several of one mail.
-        link_to: where `download_app` is mounted, as for `download_url`.
-        attach_bytes_max: a file of at most so many bytes is attached instead. Default 0: never.
+        link_to: where `download_app` is mounted, as for `download_url`. Without it the file is attached; the notice of
+            one that is too large is a dead letter, and no mail goes without the file.
+        attach_bytes_max: a file of at most so many bytes is attached. Default: with `link_to` none is, without it one
+            of up to 7,000,000 bytes.
         link_seconds: how long the link is good, from when the run is ready on. Default 3 days, at most 7.
         link_uses: for how many downloads; default any number.
         link_principal: for whom alone, as for `download_url`.
@@ -69,12 +71,15 @@ def mail_notice(
         ReportInvalid: `context` is no mapping. The rest `request_report` checks.
     """
     require("context", context, optional(arguments.mapping), ReportInvalid)
+    if attach_bytes_max is None:
+        attach_bytes_max = ATTACH_BYTES_MAX if link_to is None else 0
+    words = {**_CONTEXT, **({"link": ""} if link_to is None else {}), **(context or {})}
     files = {"attachments": [{"name": "{attachment}", "filename": "{filename}"}]} if attach_bytes_max else {}
     return Notify(
         job_type="email.compose",
         payload={
             "template": template, "to": to, "event_id": "{run_id}:{restart}",
-            "context": {**_CONTEXT, **(context or {})}, **files, **payload,
+            "context": words, **files, **payload,
         },
         on=on, link_to=link_to, link_seconds=link_seconds, link_uses=link_uses, link_principal=link_principal,
         attach_bytes_max=attach_bytes_max,

@@ -57,7 +57,8 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         link_uses: for how many downloads. Default any number.
         link_principal: for whom alone, as for `download_url`. Default whoever has it.
         attach_bytes_max: of a file that has at most so many bytes `{attachment}` is the name of its object in the
-            storage, for a job type that attaches it. Default 0: it is always empty. At most 7,000,000.
+            storage, for a job type that attaches it. Default 0: it is always empty. At most 7,000,000. The notice of a
+            larger file is a dead letter where there is no `link_to`.
         key: the job's idempotency key, filled in as the payload is; a second job of the same key and payload is not
             enqueued. Default none.
     """
@@ -106,16 +107,16 @@ def _check_handover(app: Effects, notice: Notify) -> None:
     require("notify: link_to", notice.link_to, optional(arguments.text), ReportInvalid)
     require("notify: attach_bytes_max", notice.attach_bytes_max, _ATTACHED, ReportInvalid)
     text = _plain_text(notice)
+    if notice.attach_bytes_max and "{attachment}" not in text:
+        raise ReportInvalid("notify: attach_bytes_max is given, and no text of the payload has {attachment}")
     if notice.link_to is None:
-        if "{link}" in text or notice.attach_bytes_max:
-            raise ReportInvalid("notify: give link_to, where download_app is mounted: files may be too large to attach")
+        if "{link}" in text:
+            raise ReportInvalid("notify: a text of the payload has {link}; give link_to, where download_app is mounted")
         return
     if urlsplit(notice.link_to).scheme not in ("https", "http"):
         raise ReportInvalid("notify: link_to is no address of the web; give https://…, where download_app is mounted")
     if "{link}" not in text:
         raise ReportInvalid("notify: link_to is given, and no text of the payload has {link}")
-    if notice.attach_bytes_max and "{attachment}" not in text:
-        raise ReportInvalid("notify: attach_bytes_max is given, and no text of the payload has {attachment}")
     notice.link_terms.check(where="notify: link_")
     app.keys.sign(b"", purpose=PURPOSE)
 
@@ -333,11 +334,20 @@ def send(app: Effects, connection: Connection, end: RunEnd, notice: Notify) -> i
 
 
 def _handover(app: Effects, connection: Connection, end: RunEnd, notice: Notify) -> dict[str, str]:
-    """The file itself if it is small enough, else a link to it; neither of a run that has failed."""
+    """The file itself if it is small enough, else a link to it; neither of a run that has failed.
+
+    Raises:
+        ReportInvalid: it is too large, and there is no link.
+    """
     artifact = end.artifact
-    if artifact is None or notice.link_to is None:
+    if artifact is None or (notice.link_to is None and not notice.attach_bytes_max):
         return {}
     if artifact.bytes <= notice.attach_bytes_max:
         return {"attachment": artifact.artifact}
+    if notice.link_to is None:
+        raise ReportInvalid(
+            f"notify: the file has {artifact.bytes:,} bytes, attach_bytes_max is {notice.attach_bytes_max:,}, and "
+            "there is no link_to: `effects reports link` makes a link to hand over"
+        )
     link = write_link(app, connection, end.run_id, artifact.sha256, notice.link_to, notice.link_terms)
     return {"link": link}
