@@ -26,6 +26,7 @@ with lazy.names(__name__):
     from effects.web.exchange import PageAnswer as PageAnswer
     from effects.web.exchange import PageRequest as PageRequest
     from effects.web.pages import Pages as Pages
+    from effects.web.pages import Problem as Problem
     from effects.web.pages import StandingLine as StandingLine
     from effects.web.pages import StoryLink as StoryLink
     from effects.web.pages import notice as notice

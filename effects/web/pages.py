@@ -9,6 +9,7 @@ after an action, the core's or a package's, stands here too.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from typing import TypeAlias
 from effects.kit.importing import entry_points
 from effects.kit.text.unsafe import whole_number
 from effects.operate.evidence import Evidence
+from effects.operate.tables.held_up import HeldUp
 from effects.web.actions import PageAction
 from effects.web.core_actions import SUBJECT_ACTIONS
 from effects.web.routes import NavigationEntry, PageRoute
@@ -24,6 +26,7 @@ from effects.web.visit import Visit
 GROUP = "effects.pages"
 LinksOfStory: TypeAlias = "Callable[[Visit, Evidence], Sequence[StoryLink]]"
 ReadStanding: TypeAlias = "Callable[[Visit], Sequence[StandingLine]]"
+ReadProblems: TypeAlias = "Callable[[Visit], Sequence[Problem]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,40 @@ class StandingLine:
     word: str
     text: str
     url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A row of the overview: one thing that is wrong, however many it concerns.
+
+    Args:
+        word: its chip, such as `failing`.
+        text: what is wrong, by name.
+        url: the page about it.
+        affected: how many it concerns, in words.
+        since: when it began.
+        error: what the other side said last, or what ends it.
+        button, button_url: what an operator presses first.
+        names: of those that it concerns the first, each with its page.
+    """
+
+    word: str
+    text: str
+    url: str
+    affected: str = ""
+    since: dt.datetime | None = None
+    error: str = ""
+    button: str = ""
+    button_url: str = ""
+    names: Sequence[tuple[str, str]] = ()
+
+
+def _no_problems(visit: Visit) -> Sequence[Problem]:
+    return ()
+
+
+def _covers_nothing(held: HeldUp) -> bool:
+    return False
 
 
 def _no_links(visit: Visit, evidence: Evidence) -> Sequence[StoryLink]:
@@ -69,7 +106,9 @@ class Pages:
         notices: what its own views say by `did` in an address, beside the notices of the actions.
         missing: its errors that mean that there is no such thing: they are answered 404.
         links: pages about the effect whose story is shown. Default none.
-        standing: lines of the overview; read at most every two seconds for all who look. Default none.
+        standing: what is under way; read at most every 15 seconds for all who look. Default nothing.
+        problems: what is wrong with what it delivers; read as often. Default nothing.
+        covers: whether a row of `problems` says what this one thing that holds jobs up says. Default no.
         subjects: by a check of the doctor, the address of the page of what a finding is `about`.
     """
 
@@ -83,6 +122,8 @@ class Pages:
     missing: tuple[type[Exception], ...] = ()
     links: LinksOfStory = _no_links
     standing: ReadStanding = _no_standing
+    problems: ReadProblems = _no_problems
+    covers: Callable[[HeldUp], bool] = _covers_nothing
     subjects: Mapping[str, Callable[[Visit, str], str]] = field(default_factory=dict)
 
 

@@ -48,6 +48,7 @@ _TONES = {
     "error": "bad", "failing": "bad", "disabled": "warn", "ready": "good", "requested": "calm", "planning": "live",
     "assembling": "live", "cancelling": "warn", "expired": "calm", "pending": "calm", "split": "calm",
     "stopped": "bad", "accepted": "good", "suppressed": "warn", "lacking": "warn",
+    "unserved": "bad", "unregistered": "bad", "blocked": "bad", "put off": "calm",
 }  # fmt: skip
 _SHAPES = {"good": "●", "calm": "○", "live": "◐", "warn": "▲", "bad": "■", "odd": "◆"}
 

@@ -88,7 +88,7 @@ def test_why_a_mail_did_not_arrive(hand: Any, acting: tuple[FullShop, str]) -> N
 
 def test_decide_an_unknown(hand: Any, acting: tuple[FullShop, str]) -> None:
     hand.page.goto(acting[1])
-    hand.follow("link", re.compile("effects may have happened"))
+    hand.follow("link", "Decide 3")
     assert "charge:1" in words(hand)
     hand.write("How you know, for the audit log", "it is on the bank's list")
     hand.follow("button", "It happened")
@@ -99,7 +99,7 @@ def test_decide_an_unknown(hand: Any, acting: tuple[FullShop, str]) -> None:
 
 def test_pause_a_partner(hand: Any, acting: tuple[FullShop, str]) -> None:
     hand.page.goto(acting[1])
-    hand.follow("link", re.compile(f"{acting[0].gone} .* fails since"))
+    hand.follow("link", re.compile("is failing$"))
     hand.follow("link", re.compile("^(Pause|Try now)$"))
     hand.write("Why (may be empty), for the audit log", "they asked for it")
     hand.follow("button", re.compile("^(Pause|Try now)$"))
@@ -111,7 +111,7 @@ def test_why_webhooks_are_missing(hand: Any, acting: tuple[FullShop, str]) -> No
     """Two clicks to what the partner said last, one more to try again."""
     hand.page.goto(acting[1])
     hand.follow("link", "Endpoints")
-    hand.follow("link", f"ep_…{acting[0].gone[-4:]}")
+    hand.follow("link", re.compile(r"gone\?…"))
     assert re.search(r"The last response, \d+ \w+ ago, was 503:? ?<b>!", words(hand))
     hand.follow("link", "Recover")
     assert re.search(r"Given up: \d+ in the last 1 hour", words(hand))

@@ -192,7 +192,7 @@ def test_what_packages_say_is_named_whatever_another_one_cannot_read(app_factory
         assert "odd.shop: its rows cannot be read" in text
         assert "rosebud" not in text
         assert "queue nowhere: 1 job due, no worker serves it" in text
-    assert "Nothing needs a person." not in pages[0]
+    assert "Nothing needs attention" not in pages[0]
 
 
 def test_the_table_has_every_kind() -> None:

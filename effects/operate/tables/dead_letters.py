@@ -83,7 +83,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Unresolved jobs of one type that ended by the same code. `unknown`: their effects may have happened."""
+    """Unresolved jobs of one type that ended by the same code. `unknown`: their effects may have happened. `last_job`:
+    the newest of them.
+    """
 
     job_type: str
     error_code: str | None
@@ -91,6 +93,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     first_at: dt.datetime
     last_at: dt.datetime
+    last_job: int
 
 
 class Unresolved(msgspec.Struct, frozen=True):
@@ -221,7 +224,7 @@ def _count(sql: Sql) -> str:
 def _causes(sql: Sql) -> str:
     return f"""
     SELECT job_type, error_code, unknown, count(*) AS jobs, {sql.epoch("min(finished_at)")} AS first_at,
-        {sql.epoch("max(finished_at)")} AS last_at
+        {sql.epoch("max(finished_at)")} AS last_at, max(job_id) AS last_job
     FROM {sql.unresolved} GROUP BY job_type, error_code, unknown ORDER BY jobs DESC, job_type, error_code, unknown"""
 
 

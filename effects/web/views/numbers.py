@@ -6,7 +6,7 @@ import csv
 import datetime as dt
 import io
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from effects.kit.files.names import attachment
 from effects.operate.stats import PointStats, Series, Stats, read_series, read_stats
@@ -61,12 +61,28 @@ def numbers(visit: Visit) -> PageAnswer:
     )  # fmt: skip
 
 
-def last_day(visit: Visit) -> dict[str, Any]:
-    """The last 24 hours of all types, as the overview draws them: attempts of each point by part."""
-    series = _read(visit, "24h", None)
-    stacked = [None if point is None else _parts(point) for point in series.points]
-    totals = [sum(sizes) for sizes in zip(*filter(None, stacked), strict=True)] or [0] * len(PARTS)
-    return {"series": series, "stacked": stacked, "totals": totals, "parts": PARTS, "times": _times(series)}
+class Trend(NamedTuple):
+    """The last hour of all types: what was done a minute, and which share of the attempts was not; by point, and over
+    all of it. None where no worker was.
+    """
+
+    done: Sequence[float | None]
+    failed: Sequence[float | None]
+    per_minute: float | None
+    share: float | None
+
+
+def trend_of(visit: Visit) -> Trend:
+    series = _read(visit, "1h", None)
+    points = series.points
+    measured = [(point.outcomes["done"], sum(point.outcomes.values())) for point in points if point is not None]
+    done, attempts = (sum(each) for each in zip(*measured, strict=True)) if measured else (0, 0)
+    minutes = len(measured) * series.point_seconds / 60
+    return Trend(
+        [None if point is None else point.outcomes["done"] for point in points],
+        [None if point is None else sum(point.outcomes.values()) - point.outcomes["done"] for point in points],
+        done / minutes if measured else None, (attempts - done) / attempts if attempts else None,
+    )  # fmt: skip
 
 
 def series_of(visit: Visit) -> tuple[Series, str, Pair | None]:

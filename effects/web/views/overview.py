@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy.exc import DBAPIError
@@ -15,40 +15,103 @@ from effects.kit.logs import error_places, own_logger
 from effects.model.job import LIVE_SHOWN
 from effects.operate.doctor import examine
 from effects.operate.tables.actions import LogFilters, list_entries
-from effects.operate.tables.dead_letters import Unresolved
+from effects.operate.tables.dead_letters import Cause, Unresolved
 from effects.operate.tables.held_up import HeldKind, HeldUp
 from effects.operate.tables.limit_status import Limit, list_limits
 from effects.operate.tables.queue_status import Status, WorkerState, read_status, read_workers
 from effects.operate.tables.schedule_states import read_states
+from effects.store.db.records import AttemptRecord
 from effects.store.limits.queue_pauses import QueueState, list_queues
 from effects.web.exchange import PageAnswer
-from effects.web.pages import Pages, StandingLine, notice
-from effects.web.views.numbers import RANGES, STATS_SECONDS, last_day, span_of, stats_of
+from effects.web.pages import Problem, StandingLine, notice
+from effects.web.views.numbers import RANGES, STATS_SECONDS, span_of, stats_of, trend_of
 from effects.web.views.paging import PAGE_ROWS, before_of, choice_of, chosen_of, filters_of, page_of
 from effects.web.visit import LIVE_SECONDS, Visit
 
-CAUSES_SHOWN = 8
+PROBLEMS_SHOWN = 10
+CAUSES_NAMED = 3
 LIMITS_MAX = 500
 _HELD_PAGES: Mapping[HeldKind, str] = {
     "queue_paused": "queues", "limit_paused": "limits", "half_open": "limits", "operator": "jobs", "put_off": "jobs",
     "group_blocked": "jobs", "type_not_registered": "jobs", "queue_unserved": "queues", "schedule_paused": "schedules",
     "package": "health",
 }  # fmt: skip
+# The chip of each, and what ends it.
+_HELD_WORDS: Mapping[HeldKind, tuple[str, str]] = {
+    "queue_paused": ("paused", "queue_resume"), "limit_paused": ("paused", "limit_resume"),
+    "half_open": ("half_open", "limit_resume"), "operator": ("lacking", ""), "put_off": ("put off", ""),
+    "group_blocked": ("blocked", ""), "type_not_registered": ("unregistered", ""), "queue_unserved": ("unserved", ""),
+    "schedule_paused": ("paused", "schedule_resume"), "package": ("failing", ""),
+}  # fmt: skip
 _log = own_logger("effects.web")
 
 
 def overview(visit: Visit) -> PageAnswer:
+    """What is wrong, a row each; how things stand; the types, those first that fail most."""
     span = span_of(visit, "1h")
     status, counted_at = count_status(visit)
-    causes = status.causes
     visit.shown_unresolved = Unresolved(status.unresolved, status.unknown)
+    theirs = visit.read("packages", STATS_SECONDS, lambda: _package_lines(visit))
+    every = [*_problems(visit, status), *theirs.problems, *_held(visit, status)]
+    types = sorted(
+        stats_of(visit, span).types, key=lambda each: (each.outcomes["done"] - each.attempts, -each.attempts)
+    )
     return visit.page(
-        "overview.html", status=status, causes=causes[:CAUSES_SHOWN], more_causes=len(causes) - CAUSES_SHOWN,
-        counted_at=counted_at, stats=stats_of(visit, span), span=span, ranges=list(RANGES),
-        alive=[worker for worker in status.workers if worker.alive],
-        held_url=partial(held_url, visit), needs_person=any(map(needs_person, status.held_up)),
-        live=_live(status), day=last_day(visit),
-        standing=visit.read("standing", STATS_SECONDS, lambda: _standing(visit)),
+        "overview.html", status=status, counted_at=counted_at, problems=every[:PROBLEMS_SHOWN],
+        more=every[PROBLEMS_SHOWN:], types=types, span=span, ranges=list(RANGES), live=_live(status),
+        alive=[worker for worker in status.workers if worker.alive], trend=trend_of(visit), standing=theirs.standing,
+        is_empty=not (status.counts or types),
+    )  # fmt: skip
+
+
+def _problems(visit: Visit, status: Status) -> list[Problem]:
+    """What only a person ends: no worker, and what ended badly, by type."""
+    problems = []
+    if not any(worker.alive for worker in status.workers):
+        problems.append(Problem(
+            word="stopped", text="No worker is alive", url=visit.url("workers"), error="start one with `effects work`",
+        ))  # fmt: skip
+    by_type: dict[tuple[bool, str], list[Cause]] = {}
+    for cause in status.causes:
+        by_type.setdefault((cause.unknown, cause.job_type), []).append(cause)
+    answers = visit.last_attempts([cause.last_job for causes in by_type.values() for cause in causes[:CAUSES_NAMED]])
+    for (unknown, job_type), causes in sorted(by_type.items(), key=lambda pair: not pair[0][0]):
+        jobs, effect = sum(cause.jobs for cause in causes), "unknown" if unknown else "not_done"
+        words = "may have happened" if unknown else "not done"
+        url = visit.url("needs", type=job_type, effect=effect)
+        problems.append(Problem(
+            word="unknown" if unknown else "dead", text=f"{job_type}: {jobs:,} {words}", url=url,
+            affected=f"{jobs:,} {'job' if jobs == 1 else 'jobs'}", since=min(cause.first_at for cause in causes),
+            error=_said(causes, answers), button=f"{'Decide' if unknown else 'Show'} {jobs:,}",
+            button_url=visit.url("desk") if unknown else url,
+        ))  # fmt: skip
+    return problems
+
+
+def _said(causes: Sequence[Cause], answers: Mapping[int, AttemptRecord]) -> str:
+    """What was said last, of each cause: the most frequent first."""
+    said = []
+    for cause in causes[:CAUSES_NAMED]:
+        answer = answers[cause.last_job].answer if cause.last_job in answers else ""
+        code = cause.error_code or "without a code"
+        words = answer if code in answer else f"{code}: {answer}" if answer else code
+        said.append(f"{words} ({cause.jobs:,})")
+    more = len(causes) - len(said)
+    return " · ".join([*said, *([f"{more} more"] if more else [])])
+
+
+def _held(visit: Visit, status: Status) -> list[Problem]:
+    """What holds jobs up, unless a package has a row that says it; last what an app or an operator asked for."""
+    shown = [held for held in status.held_up if not any(pages.covers(held) for pages in visit.site.packages)]
+    return [_held_problem(visit, held) for held in sorted(shown, key=lambda held: not held.needs_attention)]
+
+
+def _held_problem(visit: Visit, held: HeldUp) -> Problem:
+    word, resume = _HELD_WORDS[held.kind]
+    return Problem(
+        word=word, text=held.text, url=held_url(visit, held), error="" if resume else held.ends,
+        affected=f"{held.jobs:,} {'job' if held.jobs == 1 else 'jobs'}" if held.jobs else "",
+        button="Resume" if resume else "", button_url=visit.url(resume, name=held.name) if resume else "",
     )  # fmt: skip
 
 
@@ -81,19 +144,27 @@ def _count(app: Effects) -> tuple[Status, dt.datetime]:
     return status, dt.datetime.now(dt.UTC)
 
 
-def _standing(visit: Visit) -> list[StandingLine]:
-    """What packages have to say. A row that one cannot read hides nothing that the others say."""
-    return [line for pages in visit.site.packages for line in _standing_of(visit, pages)]
+class PackageLines(NamedTuple):
+    """What packages have to say."""
+
+    problems: list[Problem]
+    standing: list[StandingLine]
 
 
-def _standing_of(visit: Visit, pages: Pages) -> Sequence[StandingLine]:
-    try:
-        return pages.standing(visit)
-    except (EffectsError, DBAPIError):  # it concerns the whole page
-        raise
-    except Exception as error:
-        _log.error("standing of %s failed: %s at %s", pages.name, type(error).__name__, error_places(error))
-        return (StandingLine("failing", f"{pages.label}: cannot be read; the log says where", visit.url("health")),)
+def _package_lines(visit: Visit) -> PackageLines:
+    """A row that one package cannot read hides nothing that the others say."""
+    lines = PackageLines([], [])
+    for pages in visit.site.packages:
+        try:
+            lines.problems.extend(pages.problems(visit))
+            lines.standing.extend(pages.standing(visit))
+        except (EffectsError, DBAPIError):  # it concerns the whole page
+            raise
+        except Exception as error:
+            _log.error("standing of %s failed: %s at %s", pages.name, type(error).__name__, error_places(error))
+            text = f"{pages.label}: cannot be read; the log says where"
+            lines.problems.append(Problem(word="failing", text=text, url=visit.url("health")))
+    return lines
 
 
 def _live(status: Status) -> dict[str, int]:

@@ -119,6 +119,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         """The URL without what may be a token in path or query: for pages and messages that many see."""
         return shortened(self.url)
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.description or self.key or self.address
+
     def __repr__(self) -> str:
         return repr_without(self, {"url"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from effects.web import (
     PageAnswer,
     PageRoute,
     Pages,
+    Problem,
     StoryLink,
     Visit,
     before_of,
@@ -417,6 +419,49 @@ def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
     )
 
 
+_NAMED, _ERRORS, _SAID_CHARS = 3, 20, 60
+_OWN_PAUSES = ("the endpoint answered", "the breaker opened")
+
+
+def _problems(visit: Visit) -> Sequence[Problem]:
+    """The endpoints that fail, in one row, with what they said last."""
+    store = visit.app.store
+    with store.snapshot() as connection:
+        counts = endpoint_rows.failing_counts(store, connection)
+        failing = endpoint_rows.failing_endpoints(store, connection, _ERRORS)
+        tried = endpoint_rows.last_tried(store, connection, [row.id for row in failing])
+    if not counts.failing:
+        return ()
+    named = [(endpoint_rows.name_of(row), _to_endpoint(visit, row.id)) for row in failing]
+    said = Counter(map(_said, visit.last_attempts(list(tried.values())).values())).most_common(_NAMED)
+    if counts.failing == 1:
+        text, page, button = f"{named[0][0]} is failing", named[0][1], "Open"
+    else:
+        text = f"{counts.failing:,} of {counts.endpoints:,} endpoints are failing"
+        page, button = visit.url("webhooks", status="failing"), "Show endpoints"
+    return [
+        Problem(
+            word="failing", text=text, url=page, names=named[:_NAMED] if counts.failing > 1 else (),
+            affected=f"{int(counts.messages):,} messages", since=moment_or_none(counts.since),
+            error=" · ".join(f"{words} ({count})" for words, count in said), button=button, button_url=page,
+        )
+    ]  # fmt: skip
+
+
+def _said(attempt: Any) -> str:
+    """The response in a few words: its status and how its body begins."""
+    detail = attempt.detail if isinstance(attempt.detail, dict) else {}
+    if "status" not in detail:
+        return str(attempt.answer)
+    return " ".join(f"{detail['status']} {detail.get('response') or ''}"[:_SAID_CHARS].split())
+
+
+def _covers(held: Any) -> bool:
+    """What is paused because it fails; what a person has paused has a row of its own."""
+    is_ours = held.name.startswith(limit_key(""))
+    return held.name == "endpoints" or (is_ours and held.reason is not None and held.reason.startswith(_OWN_PAUSES))
+
+
 def _route(name: str, pattern: str, view: Any) -> PageRoute:
     return PageRoute(name, ("GET",), pattern, view, role="viewer", personal=False)
 
@@ -446,4 +491,6 @@ PAGES = Pages(
     actions=(*_ACTIONS, *_SECRET_ACTIONS),
     missing=(EndpointNotFound, EventNotFound),
     links=_links,
+    problems=_problems,
+    covers=_covers,
 )  # fmt: skip

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from effects.extend.sql import Sql, Store, as_json
+from effects_webhooks.echoes import shortened
 
 _NEW = {
     "id": "text", "tenant": "text", "url": "text", "patterns": "json", "description": "text", "profile": "text",
@@ -85,6 +86,40 @@ def failing_endpoints(store: Store, connection: Connection, limit: int) -> Seque
     return store.all(connection, _failing, limit=limit)
 
 
+def _failing_counts(sql: Sql) -> str:
+    return f"""
+    SELECT count(*) AS endpoints, count(h.failing_since) AS failing, {sql.epoch("min(h.failing_since)")} AS since,
+        COALESCE(sum(h.failed_messages), 0) AS messages
+    FROM {sql.webhook_endpoints} AS e
+    LEFT JOIN {sql.webhook_health} AS h ON h.endpoint_id = e.id AND h.failing_since IS NOT NULL
+    WHERE e.status = 'active'"""
+
+
+def _last_tried(sql: Sql) -> str:
+    """Among the newest 1,000 deliveries of each, that which was settled last."""
+    newest = f"""
+        SELECT r.job_id FROM (
+            SELECT d.job_id, d.updated_at, d.tries FROM {sql.delivered_webhooks} AS d
+            WHERE d.endpoint_id = h.endpoint_id ORDER BY d.job_id DESC LIMIT 1000) AS r
+        WHERE r.tries > 0 ORDER BY r.updated_at DESC, r.job_id DESC LIMIT 1"""
+    return f"""
+    SELECT h.endpoint_id, ({newest}) AS job_id FROM {sql.webhook_health} AS h
+    WHERE h.endpoint_id {sql.any_of("ids")} ORDER BY h.endpoint_id"""
+
+
+def failing_counts(store: Store, connection: Connection) -> Row[Any]:
+    """How many active endpoints there are, how many fail, since when, and how many messages failed since."""
+    row = store.row(connection, _failing_counts)
+    assert row is not None
+    return row
+
+
+def last_tried(store: Store, connection: Connection, endpoint_ids: Sequence[str]) -> dict[str, int]:
+    """The job of each of these failing endpoints that was settled last."""
+    rows = store.all(connection, _last_tried, ids=as_json(list(endpoint_ids)))
+    return {row.endpoint_id: row.job_id for row in rows if row.job_id is not None}
+
+
 def _lock_key(sql: Sql) -> str:
     return f"""
     SELECT e.id, e.url, {sql.json_text("e.patterns")} AS patterns, e.profile, e.ordering, e.headers,
@@ -117,14 +152,18 @@ def endpoints(store: Store, connection: Connection, tenant: str | None) -> Seque
 
 def _names(sql: Sql) -> str:
     return f"""
-    SELECT e.id, COALESCE(e.description, e.key) AS name FROM {sql.webhook_endpoints} AS e
+    SELECT e.id, e.description, e.key, e.url FROM {sql.webhook_endpoints} AS e
     WHERE e.id {sql.any_of("ids")} ORDER BY e.id"""
 
 
 def names(store: Store, connection: Connection, endpoint_ids: set[str]) -> dict[str, str]:
-    """What people call these endpoints, by their ids; those without a name are not in it."""
-    rows = store.all(connection, _names, ids=as_json(sorted(endpoint_ids)))
-    return {row.id: row.name for row in rows if row.name}
+    """What people call these endpoints, by their ids."""
+    return {row.id: name_of(row) for row in store.all(connection, _names, ids=as_json(sorted(endpoint_ids)))}
+
+
+def name_of(row: Row[Any]) -> str:
+    """What people call an endpoint."""
+    return row.description or row.key or shortened(row.url)
 
 
 def endpoint(store: Store, connection: Connection, endpoint_id: str, tenant: str | None) -> Row[Any] | None:
