@@ -14,7 +14,7 @@ with lazy.names(__name__):
     from effects.cli.options import key_option as key_option
     from effects.cli.options import limit_option as limit_option
     from effects.cli.options import option_group as option_group
-    from effects.cli.options import override_options as override_options
+    from effects.cli.options import override_option as override_option
     from effects.cli.options import parse_age as parse_age
     from effects.cli.options import parse_json as parse_json
     from effects.cli.options import parse_object as parse_object

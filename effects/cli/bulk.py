@@ -1,27 +1,38 @@
-"""`effects bulk`: list, show, cancel; and how commands act on many jobs: filters with a preview first, and `--yes`."""
+"""`effects bulk`: list, show, cancel; and how commands act on what filters select: a preview first, and `--yes`."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import msgspec
 
 from effects.cli.context import Context, actor
-from effects.cli.options import before_option, limit_option, newest_option, parse_time, reason_option, status_option
+from effects.cli.options import (
+    before_option,
+    limit_option,
+    newest_option,
+    option_group,
+    parse_time,
+    reason_option,
+    status_option,
+)
 from effects.cli.results import CommandResult, command, page_note
 from effects.cli.table import Table
 from effects.kit.exit_codes import ExitCode
+from effects.model.job import LIVE_SHOWN
 from effects.operate import bulk as bulks
 from effects.operate.bulk import INLINE_MAX, BulkPreview, BulkStarted
 from effects.operate.tables.bulk_rows import BulkRecord
-from effects.operate.tables.bulk_selection import BulkAction, Counted, InlineResult
-from effects.operate.tables.dead_letters import DeadFilters
-from effects.operate.tables.job_list import Filters
+from effects.operate.tables.bulk_selection import BulkAction, Counted, InlineResult, SelectedCause
+from effects.operate.tables.dead_letters import DeadFilters, list_dead
+from effects.operate.tables.job_list import Filters, list_jobs
+from effects.store.db.records import JobRecord
 
 
 def bulk_argument(run: Any) -> Any:
@@ -32,8 +43,7 @@ def bulk_argument(run: Any) -> Any:
 def bulk() -> None:
     """Follow and cancel bulk actions.
 
-    `dead requeue`, `ignore` and `resolve`, and `jobs requeue`, `cancel` and `run-now` start one where their filters
-    select more than 100 jobs.
+    `effects retry`, `cancel` and `resolve` start one where their filters select more than 1,000 jobs.
     """
 
 
@@ -86,7 +96,7 @@ def _shown(record: BulkRecord) -> CommandResult:
     facts["options"] = ", ".join(record.options) or None
     facts["filters"] = _filters(record.filters)
     if record.status == "stopped":
-        facts["next"] = f"its job has ended: `effects jobs requeue {record.job_id}` continues it"
+        facts["next"] = f"its job has ended: `effects retry {record.job_id}` continues it"
     refusals = sorted(record.refusals.items(), key=lambda counted: (-counted[1], counted[0]))
     blocks: list[Any] = [facts]
     if refusals:
@@ -121,21 +131,23 @@ def _bulks_table(records: Sequence[BulkRecord]) -> Table:
     return Table(columns, rows, empty="no bulk actions")
 
 
-SAMPLE = 20  # jobs that a preview shows
+# -- acting on many ---------------------------------------------------------------------------------------------
 
-# The newest jobs that match, at most so many: their ids, and a table of them. With True they are looked for in all of
-# the history; else in its newest part, which is what a preview shows.
-Newest: TypeAlias = Callable[[int, bool], tuple[list[int], Table]]
-
-NO_MATCH = "no jobs match"
-_WORDS = {
-    "requeue": "requeued", "resolve_requeue": "requeued", "ignore": "ignored", "mark_done": "marked as done",
-    "give_up": "left unknown (given up)", "cancel": "cancelled or asked to stop", "run_now": "made due now",
+SHOWN = 20  # lines about single jobs; more are counted
+WILL = {
+    "requeue": "retry", "run_now": "make due now", "cancel": "cancel", "mark_done": "mark as done",
+    "resolve_requeue": "retry", "give_up": "give up", "ignore": "give up",
 }  # fmt: skip
+DONE = {
+    "requeue": "retried", "run_now": "made due now", "cancel": "cancelled, or asked to stop",
+    "mark_done": "marked as done", "resolve_requeue": "retried", "give_up": "given up: left unknown",
+    "ignore": "given up",
+}  # fmt: skip
+_LEFT = "leave alone"
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say beside the filters."""
+    """What the options say beside names and filters."""
 
     all_: bool
     limit: int | None
@@ -143,21 +155,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool
     dry_run: bool
 
-    def check(self, job_ids: Sequence[int], *, filtered: bool) -> None:
-        """Refuse IDs together with filters, and neither.
-
-        Raises:
-            click.UsageError: says what to give.
-        """
-        if bool(job_ids) + (filtered or self.all_) != 1:
-            raise click.UsageError("give IDs, or filters, or --all")
-        if len(job_ids) > INLINE_MAX:
-            raise click.UsageError(f"give at most {INLINE_MAX} IDs, or filters")
-
     @property
-    def is_used(self) -> bool:
-        """Whether any of these options was used."""
-        return self.all_ or self.yes or self.dry_run or self.limit is not None or self.as_of is not None
+    def acts(self) -> bool:
+        """Whether it is more than a preview."""
+        return self.yes and not self.dry_run
 
 
 def many_options(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,103 +169,144 @@ def many_options(run: Callable[..., Any]) -> Callable[..., Any]:
         scope = Scope(**{name: options.pop(name) for name in Scope.__struct_fields__})
         return run(*args, scope=scope, **options)
 
-    callback: Callable[..., Any] = with_scope
-    for option in (
-        click.option("--dry-run", is_flag=True, help="Preview only."),
-        click.option("--yes", is_flag=True, help="Confirmation. Without it, filters only show a preview."),
-        click.option("--as-of", type=parse_time, metavar="TIME", help="Only what matched then: the time of a preview."),
+    options = option_group(
+        click.option("--all", "all_", is_flag=True, help="Everything that it can act on, without a filter."),
         newest_option(INLINE_MAX),
-        click.option("--all", "all_", is_flag=True, help="All jobs, without a filter."),
-    ):  # fmt: skip
-        callback = option(callback)
-    return callback
+        click.option("--as-of", type=parse_time, metavar="TIME", help="Only what matched then: the time of a preview."),
+        click.option("--yes", is_flag=True, help="Act. Without it, filters only show a preview."),
+        click.option("--dry-run", is_flag=True, help="Show a preview, even with --yes."),
+    )
+    return options(with_scope)
 
 
-def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
-    """The limit keys of a tenant's jobs, by every job type that knows tenants."""
-    if tenant is None:
+def few(lines: Sequence[str]) -> list[str]:
+    more = [f"… and {len(lines) - SHOWN:,} more (--json has all)"] if len(lines) > SHOWN else []
+    return [*lines[:SHOWN], *more]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One action on what one list's filters select."""
+
+    action: BulkAction
+    filters: DeadFilters | Filters
+
+
+def act_on_parts(context: Context, parts: Sequence[Part], reason: str | None, scope: Scope) -> CommandResult:
+    previews, left = list[BulkPreview](), scope.limit
+    for part in parts:
+        filters = msgspec.structs.replace(part.filters, as_of=scope.as_of)
+        previewed = bulks.preview(part.action, filters, effects=context.app)
+        if left is not None:
+            previewed = _newest_of(context, previewed, filters, left)
+            left -= previewed.counted.jobs
+        previews.append(previewed)
+    if all(not previewed.counted.jobs and previewed.counted.all for previewed in previews):
+        return CommandResult({"preview": not scope.acts, "parts": []}, "no jobs match")
+    if not scope.acts:
+        return _preview(context, previews)
+    outcomes = [bulks.carry_out(previewed, actor=actor(), reason=reason, effects=context.app) for previewed in previews]
+    return _carried_out([part.action for part in parts], outcomes)
+
+
+def _newest_of(context: Context, previewed: BulkPreview, filters: DeadFilters | Filters, limit: int) -> BulkPreview:
+    """The same, of the newest that match."""
+    if not limit:
+        return msgspec.structs.replace(previewed, counted=Counted(0, all=True), job_ids=())
+    store, ledgers = context.app.store, context.app.ledgers
+    facts: list[tuple[int, str, str | None, bool]]
+    if isinstance(filters, DeadFilters):
+        letters = list_dead(store, ledgers, msgspec.structs.replace(filters, limit=limit))
+        facts = [(letter.id, letter.job_type, letter.error_code, letter.unknown) for letter in letters]
+    else:
+        statuses = [filters.status] if filters.status else LIVE_SHOWN
+        lists = [_newest_jobs(context, msgspec.structs.replace(filters, status=status, limit=limit))
+                 for status in statuses]  # fmt: skip
+        jobs = sorted((job for jobs in lists for job in jobs), key=lambda job: job.id, reverse=True)[:limit]
+        facts = [(job.id, job.job_type, job.error_code, False) for job in jobs]
+    counts = Counter(fact[1:] for fact in facts)
+    causes = tuple(SelectedCause(*cause, jobs) for cause, jobs in counts.most_common())
+    counted = Counted(len(facts), all=True, causes=causes)
+    return msgspec.structs.replace(previewed, counted=counted, job_ids=tuple(sorted(fact[0] for fact in facts)))
+
+
+def _newest_jobs(context: Context, filters: Filters) -> list[JobRecord]:
+    """At most `filters.limit`, of as many pages as it takes."""
+    app = context.app
+    page = list_jobs(app.store, app.ledgers, filters)
+    records = list(page.jobs)
+    while len(records) < filters.limit and page.next_before is not None:
+        page = list_jobs(app.store, app.ledgers, msgspec.structs.replace(filters, before=page.next_before))
+        records += page.jobs
+    return records[: filters.limit]
+
+
+def _preview(context: Context, previews: Sequence[BulkPreview]) -> CommandResult:
+    """How many jobs each action is about, by cause, and where it cannot help."""
+    rows, warnings = list[tuple[Any, ...]](), list[str]()
+    by_action = Counter[str]()
+    for previewed in previews:
+        for cause in previewed.counted.causes:
+            will = _will(context, previewed.action, cause)
+            by_action[will] += cause.jobs
+            effect = "unknown" if cause.unknown else "waits" if previewed.selection.table == "jobs" else "not done"
+            rows.append((cause.jobs, will, cause.job_type, cause.error_code, effect))
+            if will == "retry" and (why := why_not(context, cause)):
+                warnings.append(f"A retry of {cause.job_type}, {cause.error_code}, cannot help: {why}")
+    as_of = previews[0].as_of.isoformat().replace("+00:00", "Z")
+    counts = [f"{jobs:,} to {will}" for will, jobs in by_action.items() if will != _LEFT]
+    if any(not previewed.counted.all for previewed in previews):
+        counts.append("more among the older ones")
+    if _LEFT in by_action:
+        warnings.append(
+            f"{by_action[_LEFT]:,} may have happened, and are left alone: decide with `effects resolve`, or retry them "
+            "too with --even-if-done"
+        )
+    summary = f"{', '.join(counts) or 'none'}. Nothing was done: use --yes (with --as-of {as_of}, on nothing newer)"
+    document = {"preview": True, "as_of": as_of, "parts": [_part_document(previewed) for previewed in previews]}
+    table = Table(("jobs", "action", "type", "code", "effect"), rows, empty="")
+    blocks: list[Any] = [*([table] if rows else []), *(["\n".join(warnings)] if warnings else []), summary]
+    return CommandResult(document, blocks)
+
+
+def _part_document(previewed: BulkPreview) -> dict[str, Any]:
+    counted = previewed.counted
+    ids = None if previewed.job_ids is None else list(previewed.job_ids)
+    return {"action": WILL[previewed.action.name].replace(" ", "_"), "jobs": counted.jobs,
+            "at_least": not counted.all, "job_ids": ids, "causes": counted.causes}  # fmt: skip
+
+
+def _will(context: Context, action: BulkAction, cause: SelectedCause) -> str:
+    types = context.app.job_types
+    repeats = cause.job_type in types and types.get(cause.job_type).on_unknown == "repeat"
+    if action.name == "requeue" and cause.unknown and not (action.even_if_unknown or repeats):
+        return _LEFT
+    return WILL[action.name]
+
+
+def why_not(context: Context, cause: SelectedCause) -> str | None:
+    types = context.app.job_types
+    try:
+        return types.get(cause.job_type).why_retry_fails(cause.error_code) if cause.job_type in types else None
+    except Exception:  # a package's words are advice alone
         return None
-    with context.app.store.read() as connection:
-        keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
-    return tuple(key for some_keys in keys for key in some_keys)
 
 
-def act_on_many(
-    context: Context,
-    action: BulkAction,
-    reason: str | None,
-    scope: Scope,
-    job_ids: Sequence[int],
-    filters: DeadFilters | Filters,
-    newest: Newest,
-) -> CommandResult:
-    """Act on the IDs, or on what the filters select; the latter only with --yes."""
-    word = _WORDS[action.name]
-    if job_ids:
-        return _ids_preview(job_ids, word) if scope.dry_run else _act_now(context, action, reason, job_ids, word)
-    if scope.limit is not None:
-        newest_ids, table = newest(scope.limit, True)
-        if scope.dry_run or not scope.yes:
-            return _ids_preview(newest_ids, word, table)
-        return _act_now(context, action, reason, sorted(newest_ids), word)
-    previewed = bulks.preview(action, filters, effects=context.app)
-    if scope.dry_run or not scope.yes:
-        return _preview(previewed, newest(SAMPLE, False), word)
-    outcome = bulks.carry_out(previewed, actor=actor(), reason=reason, effects=context.app)
-    return _started(outcome, word) if isinstance(outcome, BulkStarted) else _acted(outcome, word)
-
-
-def _act_now(
-    context: Context, action: BulkAction, reason: str | None, job_ids: Sequence[int], word: str
-) -> CommandResult:
-    return _acted(bulks.act_on(action, job_ids, actor=actor(), reason=reason, effects=context.app), word)
-
-
-def _acted(result: InlineResult, word: str) -> CommandResult:
-    lines = [
-        f"job {job_id}: {word}" + (f" as job {new_id}" if new_id else "") for job_id, new_id in result.done.items()
-    ]
-    lines += [f"refused: {reason}" for reason in result.refused.values()]
-    exit_code = ExitCode.FINDINGS if result.refused else ExitCode.DONE
-    return CommandResult(result, "\n".join(lines) or NO_MATCH, exit_code=exit_code)
-
-
-def _started(started: BulkStarted, word: str) -> CommandResult:
-    at_least = "" if started.counted_all else "at least "
-    text = (
-        f"bulk {started.bulk_id} started: {at_least}{started.expected:,} jobs to be {word} by job {started.job_id}; "
-        f"see `effects bulk show {started.bulk_id}`"
-    )
-    return CommandResult({**msgspec.structs.asdict(started), "result": "started"}, text)
-
-
-def _ids_preview(job_ids: Sequence[int], word: str, table: Table | None = None) -> CommandResult:
-    summary = f"{len(job_ids)} would be {word}; nothing was done (use --yes)" if job_ids else NO_MATCH
-    document = {"preview": True, "jobs": len(job_ids), "at_least": False, "job_ids": list(job_ids)}
-    return CommandResult(document, [table, summary] if table is not None and table.rows else summary)
-
-
-def _preview(previewed: BulkPreview, newest: tuple[list[int], Table], word: str) -> CommandResult:
-    """The newest jobs, how many there are, and how to act on just these."""
-    counted, as_of = previewed.counted, previewed.as_of
-    moment = as_of.isoformat().replace("+00:00", "Z")
-    job_ids, table = newest
-    summary = (
-        f"{_counted(counted)} would be {word}; nothing was done "
-        f"(use --yes; with --as-of {moment}, nothing newer is included)"
-    )
-    document = {
-        "preview": True, "jobs": counted.jobs, "at_least": not counted.all, "as_of": moment, "newest": job_ids,
-        "job_ids": None if previewed.job_ids is None else list(previewed.job_ids),
-    }  # fmt: skip
-    if not counted.jobs and counted.all:
-        return CommandResult(document, NO_MATCH)
-    title = f"the newest {len(job_ids)}" if counted.jobs > len(job_ids) else None
-    return CommandResult(document, [replace(table, title=title), summary] if table.rows else summary)
-
-
-def _counted(counted: Counted) -> str:
-    """How many jobs match, where the older ones were not looked at too."""
-    if counted.all:
-        return f"{counted.jobs:,}"
-    return f"at least {counted.jobs:,}" if counted.jobs else "none of the newest jobs, but all older ones that match"
+def _carried_out(acts: Sequence[BulkAction], outcomes: Sequence[InlineResult | BulkStarted]) -> CommandResult:
+    documents, lines, refused = list[Any](), list[str](), list[str]()
+    for action, outcome in zip(acts, outcomes, strict=True):
+        name = WILL[action.name].replace(" ", "_")
+        documents.append({"action": name, **msgspec.structs.asdict(outcome)})
+        if isinstance(outcome, BulkStarted):
+            at_least = "" if outcome.counted_all else "at least "
+            jobs = f"{at_least}{outcome.expected:,} jobs to {WILL[action.name]}"
+            see = f"see `effects bulk show {outcome.bulk_id}`"
+            lines.append(f"bulk {outcome.bulk_id} started: {jobs}, by job {outcome.job_id}; {see}")
+            continue
+        done = [f"job {job_id}: {DONE[action.name]}" + (f" as job {new_id}" if new_id else "")
+                for job_id, new_id in outcome.done.items()]  # fmt: skip
+        lines += few(done)
+        refused += outcome.refused.values()
+    lines += few([f"refused: {reason}" for reason in refused])
+    exit_code = ExitCode.FINDINGS if refused else ExitCode.DONE
+    return CommandResult({"preview": False, "parts": documents}, "\n".join(lines), exit_code=exit_code)

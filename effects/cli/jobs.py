@@ -1,8 +1,8 @@
-"""`effects jobs`: list, show, cancel, reschedule, requeue, run-now, wait; by id or by key."""
+"""`effects jobs`: list, show, reschedule, wait; `effects dead`: list, causes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,8 +10,6 @@ import click
 import msgspec
 
 from effects.calls import control
-from effects.calls.control import CancelResult
-from effects.cli.bulk import Scope, act_on_many, many_options, tenant_limit_keys
 from effects.cli.context import Context, actor
 from effects.cli.insight import evidence_blocks, result_text
 from effects.cli.options import (
@@ -22,7 +20,6 @@ from effects.cli.options import (
     key_option,
     limit_option,
     option_group,
-    override_options,
     parse_age,
     parse_time,
     queue_option,
@@ -40,21 +37,10 @@ from effects.errors import JobStateError
 from effects.kit.exit_codes import ExitCode
 from effects.model.job import ENDED, LIVE_SHOWN
 from effects.operate.evidence import Evidence, job_evidence
-from effects.operate.sentences import advice, wait_text
-from effects.operate.tables import actions
-from effects.operate.tables.bulk_selection import BulkAction
+from effects.operate.sentences import advice
+from effects.operate.tables.dead_letters import Cause, DeadFilters, DeadLetter, count_causes, list_dead
 from effects.operate.tables.job_list import Filters, list_jobs
 from effects.store.db.records import JobRecord
-from effects.store.db.sql import ANY_TIME
-from effects.store.effects import requeue as store_requeue
-from effects.store.effects.by_key import EffectStatus
-from effects.store.queue import cancellation
-
-_CANCELLED = {
-    "cancelled": "cancelled",
-    "stopped": "was not released: it ends without its effect",
-    "released": "is running and was released: asked to stop, its effect may happen, will not be retried",
-}
 
 
 def job_or_key(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,41 +64,6 @@ def chosen_job(context: Context, job_id: int | None, key: str | None, job_type: 
     return control.status(key=str(key), job_type=job_type, effects=context.app).job_id
 
 
-def cancel_by_key(context: Context, key: str, job_type: str | None, reason: str | None) -> CommandResult:
-    """Cancel the effect of this key, and say whether that was in time.
-
-    Raises:
-        JobStateError: it had ended.
-    """
-    cancelled = control.cancel(key=key, job_type=job_type, actor=actor(), reason=reason, effects=context.app)
-    _check_live(cancelled.effect, cancelled.result, "cancelled")
-    text = f"job {cancelled.effect.job_id} {_CANCELLED[cancelled.result]}"
-    return with_what_remains(context, _cancel_facts(cancelled), text)
-
-
-def with_what_remains(context: Context, facts: dict[str, Any], text: str) -> CommandResult:
-    """The result of a cancellation, with what a person has to decide where the effect may have happened."""
-    evidence = job_evidence(context.app, facts["job_id"])
-    has_ended = evidence.standing is not None and evidence.standing.ended
-    unresolved = has_ended and any(action.name == "mark-done" for action in evidence.next)
-    if unresolved:
-        text += f". Its effect may have happened, by an earlier attempt: an unresolved dead letter. {advice(evidence)}"
-    elif not has_ended and facts["result"] != "stopped":
-        why = f"effects why {facts['job_id']}"
-        text += f". If its effect may have happened by then, an unresolved dead letter remains: see `{why}` then"
-    return CommandResult({**facts, "unresolved": unresolved}, text)
-
-
-def _cancel_facts(cancelled: CancelResult) -> dict[str, Any]:
-    effect = cancelled.effect
-    return {
-        "job_id": effect.job_id,
-        "result": cancelled.result,
-        "prevented": cancelled.prevented,
-        "state": effect.state,
-    }
-
-
 @click.command("reschedule")
 @click.option("--key", required=True, metavar="KEY", help="Idempotency key.")
 @type_option
@@ -131,7 +82,10 @@ def reschedule_(
         key=key, run_at=run_at, job_type=job_type, actor=actor(), reason=reason, effects=context.app
     )
     effect = moved.effect
-    _check_live(effect, moved.result, "rescheduled")
+    if moved.result != "rescheduled":
+        raise JobStateError(
+            f"job {effect.job_id} is {effect.status or effect.state}: only a waiting job can be rescheduled"
+        )
     document = {"job_id": effect.job_id, "result": moved.result, "run_at": effect.run_at}
     return CommandResult(document, f"job {effect.job_id} is due at {run_at:%Y-%m-%d %H:%M:%S%z}")
 
@@ -160,17 +114,11 @@ def wait_(context: Context, *, key: str, job_type: str | None, timeout: float) -
     return CommandResult(effect, text, exit_code=exit_code)
 
 
-def _check_live(effect: EffectStatus, result: str, action: str) -> None:
-    if result in ("ended", "running"):
-        raise JobStateError(
-            f"job {effect.job_id} is {effect.status or effect.state}: only a "
-            f"{'live' if action == 'cancelled' else 'waiting'} job can be {action}"
-        )
-
-
-def filter_options(statuses: Sequence[str]) -> Decorator:
-    """What selects jobs, beside their type."""
+def job_filter_options(statuses: Sequence[str]) -> Decorator:
+    """What selects jobs."""
     return option_group(
+        type_option,
+        key_option,
         status_option(statuses),
         queue_option,
         code_option,
@@ -189,10 +137,17 @@ def jobs() -> None:
     """Inspect and manage jobs."""
 
 
+def tenant_limit_keys(context: Context, tenant: str | None) -> tuple[str, ...] | None:
+    """The limit keys of a tenant's jobs, by every job type that knows tenants."""
+    if tenant is None:
+        return None
+    with context.app.store.read() as connection:
+        keys = [job_type.limit_keys_of(connection, tenant) for job_type in context.app.job_types]
+    return tuple(key for some_keys in keys for key in some_keys)
+
+
 @jobs.command("list")
-@type_option
-@key_option
-@filter_options([*LIVE_SHOWN, *ENDED])
+@job_filter_options([*LIVE_SHOWN, *ENDED])
 @before_option("jobs")
 @limit_option
 @command
@@ -243,158 +198,6 @@ def _max_attempts(context: Context, job: JobRecord) -> str:
     return f"{types.get(job.job_type).retry.max_attempts} (of its job type)"
 
 
-@jobs.command()
-@job_or_key
-@filter_options(LIVE_SHOWN)
-@many_options
-@reason_option
-@command
-def cancel(
-    context: Context,
-    /,
-    *,
-    job_id: int | None,
-    key: str | None,
-    job_type: str | None,
-    reason: str | None,
-    scope: Scope,
-    **filters: Any,
-) -> CommandResult:
-    """Cancel waiting jobs, or ask running ones to stop.
-
-    A running attempt is not interrupted. If its effect still happens, it is recorded as done; otherwise it is not
-    tried again. ID or --key act at once, filters only with --yes; more than 100 jobs become a bulk action.
-    """
-    if not _is_named(job_id, key, filters, scope):
-        return _act(context, BulkAction("cancel"), reason, scope, job_type=job_type, **filters)
-    if key is not None and job_id is None:
-        return cancel_by_key(context, key, job_type, reason)
-    job_id = chosen_job(context, job_id, key, job_type)
-    app = context.app
-    result = cancellation.cancel(app.store, app.ledgers, job_id, actor=actor(), reason=reason)
-    text = {
-        "cancelled": f"job {job_id} cancelled",
-        "cancel_requested": f"job {job_id} is running: asked to stop, will not be retried",
-    }
-    return with_what_remains(context, {"job_id": job_id, "result": result}, text[result])
-
-
-@jobs.command("run-now")
-@job_or_key
-@filter_options(LIVE_SHOWN)
-@many_options
-@reason_option
-@command
-def run_now(
-    context: Context,
-    /,
-    *,
-    job_id: int | None,
-    key: str | None,
-    job_type: str | None,
-    reason: str | None,
-    scope: Scope,
-    **filters: Any,
-) -> CommandResult:
-    """Make waiting jobs due now.
-
-    Pauses, limits and the order of their groups still apply. ID or --key act at once, filters only with --yes; more
-    than 100 jobs become a bulk action.
-    """
-    if not _is_named(job_id, key, filters, scope):
-        return _act(context, BulkAction("run_now"), reason, scope, job_type=job_type, **filters)
-    job_id = chosen_job(context, job_id, key, job_type)
-    queue = actions.run_now(context.app.store, job_id, actor=actor(), reason=reason)
-    context.app.notifier.send([queue])
-    waits = job_evidence(context.app, job_id).waits
-    holds = "" if waits is None or waits.reason == "free_worker" else f". {wait_text(waits)}"
-    text = f"job {job_id} is due now on queue {queue}{holds}"
-    return CommandResult({"job_id": job_id, "result": "due", "queue": queue, "waits": waits}, text)
-
-
-@jobs.command()
-@click.argument("job_id", type=JobId(min=1), metavar="[ID]", required=False)
-@type_option
-@filter_options(ENDED)
-@many_options
-@override_options
-@reason_option
-@command
-def requeue(
-    context: Context,
-    /,
-    *,
-    job_id: int | None,
-    job_type: str | None,
-    even_if_unknown: bool,
-    even_if_done: bool,
-    reason: str | None,
-    scope: Scope,
-    **filters: Any,
-) -> CommandResult:
-    """Requeue ended jobs as new jobs.
-
-    The old jobs stay in the history. An effect that may have happened, or is done, needs an explicit override. An ID
-    acts at once, filters only with --yes; more than 100 jobs become a bulk action.
-    """
-    if job_id is None or not _is_named(job_id, None, {**filters, "job_type": job_type}, scope):
-        action = BulkAction("requeue", even_if_unknown, even_if_done)
-        return _act(context, action, reason, scope, job_type=job_type, **filters)
-    app = context.app
-    requeued = store_requeue.requeue(
-        app.store, app.job_types, job_id, confirm_unknown=even_if_unknown, confirm_done=even_if_done, actor=actor(),
-        reason=reason,
-    )  # fmt: skip
-    app.notifier.send([requeued.queue])
-    text = f"job {job_id} requeued as job {requeued.job_id}"
-    result = {"job_id": requeued.job_id, "requeued_from": job_id, "result": "queued", "queue": requeued.queue}
-    return CommandResult(result, text)
-
-
-def _is_named(job_id: int | None, key: str | None, filters: Mapping[str, Any], scope: Scope) -> bool:
-    """Whether one job is meant.
-
-    Raises:
-        click.UsageError: by ID or key, and filters as well.
-    """
-    if job_id is None and key is None:
-        return False
-    if scope.is_used or any(value not in (None, ANY_TIME) for value in filters.values()):
-        raise click.UsageError("give one job, or filters")
-    return True
-
-
-def _act(
-    context: Context, action: BulkAction, reason: str | None, scope: Scope, *, tenant: str | None, **filters: Any
-) -> CommandResult:
-    """Act on what the filters select."""
-    selected = Filters(limit_keys=tenant_limit_keys(context, tenant), as_of=scope.as_of, **filters)
-    scope.check((), filtered=selected != Filters(as_of=scope.as_of))
-    # Without a status the list has the others as well.
-    statuses = [selected.status] if selected.status else list(ENDED if action.name == "requeue" else LIVE_SHOWN)
-
-    def newest(limit: int, everywhere: bool) -> tuple[list[int], Table]:
-        lists = [
-            _newest(context, msgspec.structs.replace(selected, status=status, limit=limit), everywhere)
-            for status in statuses
-        ]
-        records = sorted((job for jobs in lists for job in jobs), key=lambda job: job.id, reverse=True)[:limit]
-        return [job.id for job in records], _table(records)
-
-    return act_on_many(context, action, reason, scope, (), selected, newest)
-
-
-def _newest(context: Context, filters: Filters, everywhere: bool) -> list[JobRecord]:
-    """The newest jobs that match, at most `filters.limit`: of the first page, or of as many as it takes."""
-    app = context.app
-    page = list_jobs(app.store, app.ledgers, filters)
-    records = list(page.jobs)
-    while everywhere and len(records) < filters.limit and page.next_before is not None:
-        page = list_jobs(app.store, app.ledgers, msgspec.structs.replace(filters, before=page.next_before))
-        records += page.jobs
-    return records[: filters.limit]
-
-
 jobs.add_command(reschedule_)
 jobs.add_command(wait_)
 
@@ -416,3 +219,99 @@ def _table(records: Sequence[JobRecord]) -> Table:
         for job in records
     ]
     return Table(columns, rows, empty="no jobs")
+
+
+# -- dead letters ----------------------------------------------------------------------------------------------
+
+_NO_UNRESOLVED = "no unresolved dead letters"
+
+
+_dead_filter_options = option_group(
+    type_option,
+    queue_option,
+    key_option,
+    code_option,
+    text_option,
+    word_option,
+    click.option(
+        "--limit-key", "endpoint", metavar="KEY", help="Limit key, or the part after its colon, such as ep_123."
+    ),
+    tenant_option,
+    window_options("ended"),
+)
+
+
+@click.group()
+def dead() -> None:
+    """List dead letters and unknown outcomes.
+
+    `effects retry` retries them, `effects resolve` decides about them.
+    """
+
+
+@dead.command("list")
+@_dead_filter_options
+@limit_option
+@click.option("--unknown/--known", default=None, help="Only effects that may have happened; or that did not.")
+@click.option("--resolved", "closed", is_flag=True, help="Resolved ones instead, of the newest 2,000 actions.")
+@before_option("jobs")
+@command
+def list_dead_letters(context: Context, /, *, limit: int, **filters: Any) -> CommandResult:
+    """List unresolved dead letters, newest first."""
+    filters["limit_keys"] = tenant_limit_keys(context, filters.pop("tenant"))
+    letters = list_dead(context.app.store, context.app.ledgers, DeadFilters(limit=limit + 1, **filters))
+    more, shown = len(letters) > limit, letters[:limit]
+    empty = "no resolved dead letters" if filters["closed"] else _NO_UNRESOLVED
+    return CommandResult(
+        shown, _letters_table(shown, empty), note=page_note("job", shown[-1].id if more else None, more=more)
+    )
+
+
+@dead.command()
+@command
+def causes(context: Context) -> CommandResult:
+    """Count unresolved dead letters by type and error code."""
+    with context.app.store.read() as connection:
+        counted = count_causes(context.app.store, connection)
+    return CommandResult(counted, _causes_table(counted))
+
+
+def _causes_table(causes: Sequence[Cause]) -> Table:
+    rows = [
+        (
+            cause.job_type,
+            cause.error_code,
+            "unknown" if cause.unknown else "not done",
+            cause.jobs,
+            cause.first_at,
+            cause.last_at,
+        )
+        for cause in causes
+    ]
+    return Table(("type", "code", "effect", "jobs", "first", "last"), rows, empty=_NO_UNRESOLVED)
+
+
+def _effect(letter: DeadLetter) -> str:
+    """As `dead causes` has it; a resolved one may be of a job that was cancelled or succeeded later."""
+    if letter.unknown:
+        return "unknown"
+    return "not done" if letter.status == "dead" else letter.status
+
+
+def _letters_table(letters: Sequence[DeadLetter], empty: str = _NO_UNRESOLVED) -> Table:
+    columns = ("id", "type", "effect", "ended", "attempts", "key", "limit", "code", "error")
+    rows = [
+        (
+            letter.id,
+            letter.job_type,
+            _effect(letter),
+            letter.finished_at,
+            letter.attempts,
+            letter.key,
+            letter.limit_key,
+            letter.error_code,
+            letter.last_error,
+        )
+        for letter in letters
+    ]
+    return Table(columns, rows, empty=empty)

@@ -256,8 +256,7 @@ for_option = click.option("--for", "seconds", type=parse_age, metavar="AGE",
                           help="Length of the pause, such as 15m. Default: until `resume`.")  # fmt: skip
 
 
-# What every command that sends again takes: the two words that let pass what the guard refuses.
-override_options = option_group(
-    click.option("--even-if-unknown", is_flag=True, help="Override: requeue even if the effect may have happened."),
-    click.option("--even-if-done", is_flag=True, help="Override: requeue even if the effect is done."),
+# The one word that lets pass what the guard refuses, for every command that makes an effect again.
+override_option = click.option(
+    "--even-if-done", is_flag=True, help="Override: even if the effect is done, or may have happened."
 )

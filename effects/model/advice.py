@@ -65,7 +65,7 @@ class DoctorFinding(msgspec.Struct, frozen=True):
 
 def ended_only(job_id: int) -> str:
     """The rule that a live job breaks, and what may be meant."""
-    return f"only an ended job can be requeued (what this one waits for: `effects why {job_id}`)"
+    return f"only an ended job can be retried (what this one waits for: `effects why {job_id}`)"
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,24 +112,25 @@ def objection(standing: Standing, *, confirm_unknown: bool = False, confirm_done
         return Objection(standing.status, f"{who} is {standing.status}: {ended_only(standing.job_id)}")
     if standing.successor is not None:
         newer, status = standing.successor
-        return Objection("requeued_already", f"{who} was requeued already: job {newer} is {status}")
+        return Objection("requeued_already", f"{who} was retried already: job {newer} is {status}")
     if standing.effect == "shared":
         advice = f": {standing.instead.text}" if standing.instead else ""
         return Objection("shared_effect", f"{who} is one of many that make its effect{advice}")
     if standing.effect == "elsewhere":
         return _objection_elsewhere(standing)
     if standing.effect == "done" and not confirm_done:
-        return Objection("effect_done", f"the effect of {who} is done; only --even-if-done carries it out once more")
+        return Objection("effect_done", f"the effect of {who} is done; only --even-if-done makes it once more")
     if standing.effect == "unknown" and not (confirm_unknown or standing.repeats):
         return Objection("effect_unknown", f"the effect of {who} may have happened{_decision(standing)}")
     return None
 
 
 def _decision(standing: Standing) -> str:
+    retry = f"`effects retry {standing.job_id} --even-if-done`"
     if standing.closed_by is not None:
-        return f", and it is resolved: `effects jobs requeue {standing.job_id} --even-if-unknown` tries it again anyway"
-    resolve = f"`effects dead resolve {standing.job_id} --as mark-done` (or give-up, or requeue)"
-    return f": decide with {resolve}, or requeue it with --even-if-unknown"
+        return f", and it is resolved: {retry} makes it anyway, perhaps a second time"
+    done = f"`effects resolve {standing.job_id} --as done`"
+    return f": {retry} makes it, perhaps a second time; if you know that it happened, {done}"
 
 
 def _objection_elsewhere(standing: Standing) -> Objection:

@@ -145,9 +145,47 @@ class JobType(Generic[P]):
     def instead_of_requeue(self, key: str | None, error_code: str | None) -> Instead | None:
         """Say what to do where requeuing an ended job of this type would not help.
 
-        `effects why` and `effects jobs show` advise it. None (the default): `effects jobs requeue` is right.
+        `effects why` and `effects jobs show` advise it. None (the default): `effects retry` is right.
         """
         return None
+
+    def why_retry_fails(self, error_code: str | None) -> str | None:
+        """Say why a retry of what ended by this code would end the same way, and what to do first; one clause.
+
+        `effects retry` warns of it before it acts on many. None (the default): a retry may help.
+        """
+        if error_code == PAYLOAD_INVALID:
+            return "the stored payload does not fit its job type: it ends the same way until the code accepts it"
+        return None
+
+    def before_retry(self, connection: Connection, job_id: int, key: str | None, *, done: bool) -> None:
+        """Prepare this type's own rows for the new job that follows this one, in the transaction that writes it.
+
+        Args:
+            done: the effect has happened, and is to happen once more.
+
+        Raises:
+            JobStateError: there is nothing to send any more, or the new job would end at once; nothing is written.
+        """
+
+    def retry_effect(self, connection: Connection, key: str, *, actor: str, reason: str | None) -> str:
+        """Take up an effect again that many jobs make; needed only where the ledger `spans_jobs`.
+
+        Args:
+            key: of one of its jobs, or its name in the ledger.
+
+        Returns:
+            Its name and its new state, in a few words.
+
+        Raises:
+            JobNotFound: there is no such effect.
+            JobStateError: it is in a state that cannot be taken up again.
+        """
+        raise NotImplementedError
+
+    def cancel_effect(self, connection: Connection, key: str, *, actor: str, reason: str | None) -> str:
+        """Stop an effect that many jobs make; as `retry_effect`."""
+        raise NotImplementedError
 
     def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
         """Say what the last attempt's answer means and what follows from it, by its error code and recorded detail.

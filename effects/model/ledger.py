@@ -62,6 +62,14 @@ class Ledger(Protocol):
         """The effects that a person may mean by this key, for `effects why`; at most 100."""
         ...
 
+    def parts(self, store: Any, connection: Connection, name: str) -> Sequence[LedgerRow]:
+        """All effects that are parts of what this names, such as the deliveries of an event; `find` has the first."""
+        ...
+
+    def limit_keys(self, store: Any, connection: Connection, name: str) -> Sequence[str]:
+        """The limit keys whose jobs are all about what this names, such as an endpoint; none where it names effects."""
+        ...
+
     def about(self, store: Any, connection: Connection, key: str) -> Mapping[str, str]:
         """What a person must know of the effect of this name to look into it, such as the URL of its endpoint. Nothing
         personal; empty if its job says it all.

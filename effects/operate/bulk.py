@@ -1,6 +1,6 @@
 """Bulk actions: one action on all jobs that filters select, previewed first.
 
-At most 100 jobs are acted on at once. More become a row of `effects_bulk_actions` and one job of type `effects.bulk`,
+At most 1,000 jobs are acted on at once. More become a row of `effects_bulk_actions` and one job of type `effects.bulk`,
 which works through them in chunks of 200, oldest first: it survives crashes, shows its progress and can be cancelled.
 """
 
@@ -43,7 +43,7 @@ from effects.store.db.faults import is_lost
 from effects.store.db.walk import Page, walk
 from effects.store.sessions.asynchronous import ALONE
 
-INLINE_MAX = 100  # jobs that are acted on at once
+INLINE_MAX = 1_000  # jobs that are acted on at once
 
 _ACTIONS_OF_LIST: dict[type, frozenset[str]] = {
     DeadFilters: frozenset({"requeue", "ignore", "resolve_requeue", "mark_done", "give_up"}),
@@ -56,7 +56,7 @@ class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         counted: how many jobs match.
-        job_ids: all of them, oldest first, where they are at most 100; else None.
+        job_ids: all of them, oldest first, where they are at most 1,000; else None.
     """
 
     action: BulkAction
@@ -71,7 +71,7 @@ class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BulkStarted(msgspec.Struct, frozen=True):
-    """More than 100 jobs match: a job carries the action out. They are at least `expected`, unless `counted_all`."""
+    """More than 1,000 jobs match: a job carries the action out. They are at least `expected`, unless `counted_all`."""
 
     bulk_id: int
     job_id: int
@@ -107,7 +107,7 @@ def preview(action: BulkAction, filters: DeadFilters | Filters, *, effects: Effe
 def carry_out(
     previewed: BulkPreview, *, actor: str, reason: str | None = None, effects: Effects | None = None
 ) -> InlineResult | BulkStarted:
-    """Act on what a preview has frozen: at once on at most 100 jobs, else by a job.
+    """Act on what a preview has frozen: at once on at most 1,000 jobs, else by a job.
 
     What is refused by now (another person was faster, the effect may have happened) stops nothing; it is counted.
 
@@ -118,7 +118,7 @@ def carry_out(
 
     Raises:
         EnqueueError: the actor or the reason is malformed.
-        StoreUnavailable: the database is unavailable. Of at most 100 jobs some may have been acted on: a new preview
+        StoreUnavailable: the database is unavailable. Of at most 1,000 jobs some may have been acted on: a new preview
             has the others. A bulk action was started whole or not at all: see `find_bulks`.
     """
     if previewed.job_ids is not None:
@@ -145,16 +145,16 @@ def act_on(
     """Act on these jobs now, each in its own transaction. A crash leaves those that were acted on by then.
 
     Args:
-        job_ids: at most 100.
+        job_ids: at most 1,000.
         actor, reason, effects: as for `carry_out`.
 
     Raises:
-        EnqueueError: more than 100 jobs, or the actor or the reason is malformed.
+        EnqueueError: more than 1,000 jobs, or the actor or the reason is malformed.
         StoreUnavailable: the database is unavailable.
     """
     app = _checked(effects, action, actor, reason)
     if len(job_ids) > INLINE_MAX:
-        raise EnqueueError(f"{len(job_ids)} jobs are too many at once; give at most {INLINE_MAX}, or filters")
+        raise EnqueueError(f"{len(job_ids)} jobs are too many at once; give at most {INLINE_MAX:,}, or filters")
     operation = Operation(
         store=app.store, job_types=app.job_types, ledgers=app.ledgers, action=action, actor=actor, reason=reason
     )

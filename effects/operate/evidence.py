@@ -347,6 +347,9 @@ def _read_head_wait(app: Effects, connection: Connection, head_id: int) -> Wait 
 # -- what may be done --------------------------------------------------------------------------------------
 
 
+_GIVE_UP = "effects resolve {} --as give-up"
+
+
 def next_actions(standing: Standing, waits: Wait | None, *, unresolved: bool) -> list[Action]:
     """What may be done about a job, by the functions that guard each action. Pure.
 
@@ -356,35 +359,33 @@ def next_actions(standing: Standing, waits: Wait | None, *, unresolved: bool) ->
     """
     job_id = standing.job_id
     if not standing.ended:
-        cancel = Action(name="cancel", command=f"effects jobs cancel {job_id}")
+        cancel = Action(name="cancel", command=f"effects cancel {job_id}")
         return [*([_run_now("run-now", job_id)] if waits is not None and waits.due_seconds > 0 else []), cancel]
     resolutions = _resolutions(standing) if unresolved and standing.effect == "unknown" else []
-    requeue = _requeue(standing, unresolved)
+    requeue = _requeue(standing)
     instead = list(standing.instead.actions) if standing.instead is not None else []
-    ignore = Action(name="ignore", command=f"effects dead ignore {job_id} --reason REASON", needs_reason=True)
+    ignore = Action(name="ignore", command=f"{_GIVE_UP.format(job_id)} --reason REASON", needs_reason=True)
     return [*instead, *([requeue] if requeue is not None else []), *resolutions, *([ignore] if unresolved else [])]
 
 
-def _requeue(standing: Standing, unresolved: bool) -> Action | None:
-    command = f"effects jobs requeue {standing.job_id}"
+def _requeue(standing: Standing) -> Action | None:
+    command = f"effects retry {standing.job_id}"
     if objection(standing) is None:
         return Action(name="requeue", command=command)
     if objection(standing, confirm_unknown=True) is None:
-        resolve = f"effects dead resolve {standing.job_id} --as requeue"
-        command = resolve if unresolved else f"{command} --even-if-unknown"
-        return Action(name="requeue", command=command, confirmation="even_if_unknown")
+        return Action(name="requeue", command=f"{command} --even-if-done", confirmation="even_if_unknown")
     if objection(standing, confirm_done=True) is None:
         return Action(name="requeue", command=f"{command} --even-if-done", confirmation="even_if_done")
     return None
 
 
 def _resolutions(standing: Standing) -> list[Action]:
-    resolve = f"effects dead resolve {standing.job_id} --as"
-    return [Action(name=name, command=f"{resolve} {name}") for name in ("mark-done", "give-up")]
+    done = Action(name="mark-done", command=f"effects resolve {standing.job_id} --as done")
+    return [done, Action(name="give-up", command=_GIVE_UP.format(standing.job_id))]
 
 
 def _run_now(name: str, job_id: int) -> Action:
-    return Action(name=name, command=f"effects jobs run-now {job_id}")
+    return Action(name=name, command=f"effects retry {job_id}")
 
 
 def _of_wait(wait: Wait | None) -> list[Action]:

@@ -104,7 +104,7 @@ def advice(evidence: Evidence) -> str:
         return _what_followed(evidence.followers)
     if standing.successor is not None:
         newer = standing.successor[0]
-        return f"Job {job.id} was requeued as job {newer}: see `effects jobs show {newer}`."
+        return f"Job {job.id} was retried as job {newer}: see `effects jobs show {newer}`."
     if standing.instead is not None:
         return f"No further attempt by itself: {standing.instead.text}."
     return _decision(evidence)
@@ -157,7 +157,7 @@ def _silence(evidence: Evidence) -> str:
 
 
 def _decision(evidence: Evidence) -> str:
-    """Name the commands that requeue an ended job, or resolve an effect which may have happened."""
+    """Name the commands that retry an ended job, or resolve an effect which may have happened."""
     job, standing = evidence.facts.jobs[0], evidence.standing
     assert standing is not None
     actions = {action.name: action for action in evidence.next}
@@ -170,16 +170,16 @@ def _decision(evidence: Evidence) -> str:
     if "mark-done" in actions:
         return f"{_resolutions(job, actions)}{poison}"
     if requeue.confirmation is None:
-        again = f"to try it again, run `{requeue.command}`."
+        again = f"to retry it, run `{requeue.command}`."
         return f"Job {job.id} is dead; {again}{poison}" if job.status == "dead" else again.capitalize()
     closed = f"It was left unknown ({(standing.closed_by or 'resolved').replace('_', ' ')})"
-    return f"{closed}; to try it again anyway, run `{requeue.command}`."
+    return f"{closed}; to retry it anyway, run `{requeue.command}`."
 
 
 def _resolutions(job: JobRecord, actions: dict[str, Action]) -> str:
     return (
         f"Job {job.id} is {job.status}; to resolve it, run `{actions['mark-done'].command}` if the effect "
-        f"happened, `{actions['requeue'].command}` to try it again, or `{actions['give-up'].command}` to leave it "
+        f"happened, `{actions['requeue'].command}` to retry it, or `{actions['give-up'].command}` to leave it "
         "unknown."
     )
 

@@ -149,7 +149,7 @@ class JobAction:
 
 def route_name(action: Action) -> str | None:
     """The action of ours that does what this advice says; None where only its command does."""
-    if not action.command.startswith(("effects jobs ", "effects dead ")):
+    if not action.command.startswith(("effects retry ", "effects cancel ", "effects resolve ")):
         return None
     if action.name == "requeue":
         return {None: "requeue", "even_if_unknown": "requeue-unknown", "even_if_done": "requeue-done"}[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -22,13 +23,14 @@ from effects_email.jobs.outgoing import redirected
 from effects_email.jobs.send import EmailSend
 from effects_email.message.address import Recipient, address_digests, recipient, spec_of
 from effects_email.message.mime import build
-from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
+from effects_email.message.source import MessageSource, StoredContent, open_content
 from effects_email.settings import DEFAULT_TRANSPORT
 from effects_email.state import state_of
 from effects_email.tables import lists, sent
 from effects_email.tables.lists import EmailTry, read_tries
 from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
+from effects_email.writing import renewed, replace_source
 
 _TEST_SECONDS = 120.0
 _TEST = AuditAction("transport", "test")
@@ -138,10 +140,8 @@ def requeue_email(
         content = open_content(app, row.key, row.content, row.sealed)
         if content is None:
             raise EmailNotFound(f"the content of {row.key} is deleted: write a new message")
-        if render_again or row.state == "done":
-            _renew(app, connection, row, content, render=render_again)
-        if row.state == "done":
-            sent.reopen_recipients(app.store, connection, row.key)
+        if render_again:
+            _render_again(app, connection, row, content)
         requeued = requeue(
             app.store, app.job_types, row.job_id, confirm_unknown=confirm_unknown, confirm_done=confirm_done,
             actor=actor, reason=reason, connection=connection,
@@ -150,24 +150,14 @@ def requeue_email(
     return requeued
 
 
-def _renew(app: Effects, connection: Connection, row: Row[Any], content: StoredContent, *, render: bool) -> None:
-    """Copy the message with a new identity, because receivers drop a delivered one as a duplicate."""
-    now = datetime.now(UTC).replace(microsecond=0)
-    source = replace(content.source, message_id=f"{uuid.uuid4().hex}@{content.source.sender.domain}", date=now)
-    version, locale = row.template_version, row.locale
-    if render:
-        if row.template == NO_TEMPLATE:
-            raise TemplateError("the message has no template: requeue it without rendering it again")
-        state = state_of(app)
-        newest = state.folder.find(row.template, row.locale)
-        rendered = state.renderer.render(newest, msgspec.json.decode(content.context))
-        source = replace(source, subject=rendered.subject, text=rendered.text, html=rendered.html)
-        version, locale = newest.version, newest.locale
-    clear, sealed = seal_content(app, row.key, StoredContent(source, content.context))
-    sent.replace(
-        app.store, connection, row.key, content=clear, sealed=sealed, version=version, locale=locale,
-        message_id=source.message_id, date=now.timestamp(),
-    )  # fmt: skip
+def _render_again(app: Effects, connection: Connection, row: Row[Any], content: StoredContent) -> None:
+    if row.template == NO_TEMPLATE:
+        raise TemplateError(f"the message has no template: `effects retry {shlex.quote(row.key)}` sends the same bytes")
+    state = state_of(app)
+    newest = state.folder.find(row.template, row.locale)
+    rendered = state.renderer.render(newest, msgspec.json.decode(content.context))
+    source = replace(renewed(content.source), subject=rendered.subject, text=rendered.text, html=rendered.html)
+    replace_source(app, connection, row, content, source, newest.version, newest.locale)
 
 
 def send_test_email(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -89,6 +90,22 @@ def _verdict(what: str, enhanced: str | None, stage: Stage, text: str) -> Verdic
 def _fault_named(error_code: str, stage: Stage) -> str:
     """The fault of an attempt's error code, which `verdicts` makes of stage and fault."""
     return "closed" if error_code == "connect_failed" else error_code.removeprefix(f"{stage}_")
+
+
+_SMTP_CODE = re.compile(r"smtp_([45][0-9]{2})(?:_([245]\.[0-9]{1,3}\.[0-9]{1,3}))?")
+
+
+def why_final(error_code: str | None) -> str | None:
+    """Why what ended by this code is refused again; None where it may be accepted later."""
+    if error_code == "suppressed":
+        return "the recipient is on the suppression list: take the address off it first"
+    parts = _SMTP_CODE.fullmatch(error_code or "")
+    if parts is None:
+        return None
+    verdict = _verdict(parts[1], parts[2], "rcpt", "")
+    if verdict.kind == "refused_recipient":
+        return f"{verdict.reason}: the server refuses this address"
+    return f"{verdict.reason}: the server refuses these bytes" if verdict.kind == "refused_message" else None
 
 
 def explanation_of(error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:

@@ -33,7 +33,7 @@ def app(app_factory: AppFactory, tmp_path: Path) -> Effects:
 
 def questions(effect: Effect) -> list[list[object]]:
     """Every way to ask about it."""
-    by_id: list[list[object]] = [["jobs", "show", effect.newest], ["dead", "show", effect.newest]]
+    by_id: list[list[object]] = [["jobs", "show", effect.newest]]
     return [*by_id, ["why", effect.name]] if effect.name is not None else by_id
 
 
@@ -112,17 +112,17 @@ def check_safe(app: Effects, effect: Effect, advice: list[str]) -> None:
     """What may have happened is repeated by a word that says so, and what is done by no advice at all."""
     repeated = rows(app, "jobs", "requeued_from = :id", id=effect.newest) != []
     repeats_by_policy = effect.kind in ("scripted", "webhook")
-    announced = "--even-if-unknown" in advice or advice[:2] == ["dead", "resolve"] or repeats_by_policy
+    announced = "--even-if-done" in advice or repeats_by_policy
     allowed = effect.state in NOT_DONE or (effect.state in MAY_REPEAT and announced)
     assert not repeated or allowed, (effect, advice)
 
 
 @pytest.mark.parametrize(("kind", "state", "says"), [
-    ("held", "refused", "`effects jobs requeue {job}`"),
-    ("held", "unknown", "`effects dead resolve {job} --as mark-done`"),
-    ("keyless", "unknown", "`effects dead resolve {job} --as requeue`"),
-    ("scripted", "unknown", "`effects jobs requeue {job}`"),
-    ("held", "given up", "`effects jobs requeue {job} --even-if-unknown`"),
+    ("held", "refused", "`effects retry {job}`"),
+    ("held", "unknown", "`effects resolve {job} --as done`"),
+    ("keyless", "unknown", "`effects retry {job} --even-if-done`"),
+    ("scripted", "unknown", "`effects retry {job}`"),
+    ("held", "given up", "`effects retry {job} --even-if-done`"),
     ("held", "done", "Nothing left to do."),
     ("held", "marked done", "Nothing left to do."),
 ])  # fmt: skip
@@ -134,13 +134,13 @@ def test_the_advice_fits_the_state(app: Effects, kind: str, state: str, says: st
         assert all(advised(command(app, *question)) == [] for question in questions(effect))
 
 
-def test_a_suppressed_mail_is_requeued_once_its_address_is_off_the_list(app: Effects) -> None:
-    """A plain requeue would be suppressed again."""
+def test_a_suppressed_mail_is_retried_once_its_address_is_off_the_list(app: Effects) -> None:
+    """Before that it would be suppressed again."""
     states = EffectStates(app)
     effect = states.make("email", "waiting")
     states.end("email", Cancelled("its recipients are on the suppression list", code="suppressed"))
     for question in questions(effect):
-        show, requeue = advised(command(app, *question))
+        show, retry = advised(command(app, *question))
         assert "ann@example.com" in command(app, *show).out
-        assert requeue == ["email", "requeue", str(effect.name)]
-    assert command(app, *requeue).exit_code == 0
+        assert retry == ["retry", str(effect.name)]
+    assert command(app, *retry).exit_code == 0

@@ -92,8 +92,8 @@ def limit_paused(operator: Operator) -> None:
 def bulk_stopped(operator: Operator) -> None:
     for _ in range(3):
         settle_one(operator, Refused("no"))
-    operator.command("dead", "ignore", "--all", "--yes", "--reason", "a test")
-    operator.command("jobs", "cancel", 4)
+    operator.command("resolve", "--all", "--as", "give-up", "--yes", "--reason", "a test")
+    operator.command("cancel", 4)
     operator.words |= {"ID": 4, "BULK": 1}
 
 

@@ -140,7 +140,7 @@ def of_a_failing_endpoint(app: Effects) -> Question:
 
 
 def pressed_twice(app: Effects) -> Question:
-    return "jobs", "run-now", of_an_unserved_queue(app)
+    return "retry", of_an_unserved_queue(app)
 
 
 LOOKED_AT = (("why",), ("jobs", "show"), ("status",), ("doctor",))
@@ -149,8 +149,8 @@ WAITS = (*(reason[0] for reason in REASONS), behind_a_later_head, behind_a_pause
 CASES = [
     *(waiting(make, *words) for make in WAITS for words in LOOKED_AT),
     *(effect(kind, state, *words) for kind in KINDS for state in STATES
-      for words in (("why",), ("jobs", "requeue"), ("jobs", "cancel"), ("dead", "list"))),
-    Case("run-now in an unserved queue", pressed_twice),
+      for words in (("why",), ("retry",), ("cancel",), ("dead", "list"))),
+    Case("retried in an unserved queue", pressed_twice),
     Case("a paused schedule", of_a_paused_schedule),
     Case("requeued already", requeued_already),
     Case("a failing endpoint", of_a_failing_endpoint),
@@ -158,7 +158,7 @@ CASES = [
     *(asked(*words) for words in (
         ("limits", "show", "nope"), ("workers", "drain", "nope"), ("workers", "drain"), ("bulk", "show", 999),
         ("queues", "resume", "nope"), ("failovers", "resolve", 999), ("webhooks", "endpoints", "show", "ep_nope"),
-        ("webhooks", "replay", "--event", "msg_nope"), ("email", "show", "nope"), ("reports", "show", "run_nope"),
+        ("retry", "msg_nope"), ("email", "show", "nope"), ("reports", "show", "run_nope"),
         ("jobs", "show", 999), ("email", "preview", "nope"), ("web", "sessions", "end", "nope"),
         ("keys", "retire", "k1"), ("reports", "list", "--status", "running"),
     )),
@@ -241,7 +241,7 @@ ELSEWHERE = {
     "`effects failovers": "a failover: tests/failover, tests/conformance/test_unresolved_failovers.py",
     "that a failover lost": "a failover: tests/conformance/test_write_back.py",
     "`effects bulk show": "an action on hundreds of jobs: tests/cli/test_bulk_commands.py",
-    "its job has ended: `effects jobs requeue": "a bulk action whose job died: tests/cli/test_bulk_commands.py",
+    "its job has ended: `effects retry": "a bulk action whose job died: tests/cli/test_bulk_commands.py",
     "`effects email login": "a mail account by OAuth: tests/email/wire/test_oauth.py",
     "`effects email bounces`": "a mailbox by OAuth: tests/docs/test_findings.py",
     "on the suppression list": "a mail to a suppressed address: tests/cli/test_advice.py",
@@ -264,7 +264,6 @@ ELSEWHERE = {
     "begin a transaction with": "code of the app, not a command",
     "no endpoint takes it": "where no endpoint fits: tests/webhooks/test_webhook_commands.py",
     "there is no active endpoint": "where no endpoint fits: tests/webhooks/test_webhook_commands.py",
-    "tries them now": "a list of waiting deliveries: tests/webhooks/test_webhook_commands.py",
     "does not accept the signature": "an explanation with several causes: tests/webhooks",
 }
 

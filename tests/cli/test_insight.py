@@ -54,7 +54,7 @@ def test_refused(app: Effects, run: Run) -> None:
     sentence = why(run)
     assert "k (scripted) was refused at 20" in sentence
     assert "after 1 attempt, last answer: HTTP 410, the address does not exist" in sentence
-    assert f"is dead; to try it again, run `effects jobs requeue {job_id}`." in sentence
+    assert f"is dead; to retry it, run `effects retry {job_id}`." in sentence
 
 
 def test_unknown_and_held(app: Effects, run: Run) -> None:
@@ -62,7 +62,7 @@ def test_unknown_and_held(app: Effects, run: Run) -> None:
     sentence = why(run)
     assert "is unknown (it may or may not have happened) after 1 attempt" in sentence
     assert "no reply came" in sentence
-    assert f"Job {job_id} is dead; to resolve it, run `effects dead resolve {job_id} --as mark-done` if" in sentence
+    assert f"Job {job_id} is dead; to resolve it, run `effects resolve {job_id} --as done` if" in sentence
 
 
 def test_unknown_and_repeated(app: Effects, run: Run) -> None:

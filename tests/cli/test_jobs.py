@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from effects import Done, Effects, Refused, Retry, Unknown, enqueue
+from effects import Done, Effects, Refused, Retry, enqueue
 from effects.kit.exit_codes import ExitCode
 from tests.cli.conftest import Run
 from tests.support.commands import error_line
-from tests.support.manual_workers import ManualWorker, row, rows
+from tests.support.manual_workers import ManualWorker, row
 
 NAMED_QUEUES = ("mails",)
 
@@ -69,7 +69,7 @@ def test_a_job_is_shown_with_its_attempts_and_without_its_payload(app: Effects, 
     manual_worker = ManualWorker(app)
     job_id = put(app, "k")
     manual_worker.settle((manual_worker.claim_one(), Retry("not now", code="busy", detail={"status": 503})))
-    run("jobs", "run-now", job_id, "--reason", "they called")
+    run("retry", job_id, "--reason", "they called")
 
     shown = run("jobs", "show", job_id, "--json")
     assert shown.json["facts"]["jobs"][0]["status"] == "retrying"
@@ -88,72 +88,11 @@ def test_a_job_is_shown_with_its_attempts_and_without_its_payload(app: Effects, 
     assert "secret" not in shown.out + text
 
 
-def test_cancel(app: Effects, run: Run) -> None:
-    job_id = put(app, "k")
-    assert run("jobs", "cancel", job_id).out == f"job {job_id} cancelled\n"
-    assert row(app, "job_history")["status"] == "cancelled"
-    assert str(row(app, "job_actions")["actor"]).startswith("cli:")
-    assert f"job {job_id} is cancelled: only a live job" in error_line(run("jobs", "cancel", job_id), ExitCode.FINDINGS)
-
-
-def test_cancel_of_a_running_job_asks_it_to_stop(app: Effects, run: Run) -> None:
-    job_id = put(app, "k")
-    ManualWorker(app).claim_one()
-    assert run("jobs", "cancel", job_id, "--json").json == {
-        "job_id": job_id,
-        "result": "cancel_requested",
-        "unresolved": False,
-    }
-    assert row(app, "jobs")["cancel_requested"]
-
-
 def test_a_key_takes_the_place_of_the_id(app: Effects, run: Run) -> None:
     job_id = put(app, "k", run_at=datetime.now(UTC) + timedelta(days=1))
     assert f'"id": {job_id}' in run("jobs", "show", "--key", "k", "--json").out
-    assert run("jobs", "run-now", "--key", "k", "--type", "scripted", "--json").json["job_id"] == job_id
-    document = run("jobs", "cancel", "--key", "k", "--reason", "paid", "--json").json
-    assert document == {
-        "job_id": job_id,
-        "result": "cancelled",
-        "prevented": True,
-        "state": "abandoned",
-        "unresolved": False,
-    }
-    assert "is cancelled: only a live job" in error_line(run("jobs", "cancel", "--key", "k"), ExitCode.FINDINGS)
-    assert "no effect with key 'none'" in error_line(run("jobs", "cancel", "--key", "none"))
     for arguments in ([], [job_id, "--key", "k"], [job_id, "--type", "scripted"]):
-        assert run("jobs", "cancel", *arguments).exit_code == ExitCode.ERROR
-
-
-def test_cancel_by_key_says_that_it_came_too_late(app: Effects, run: Run) -> None:
-    put(app, "k")
-    ManualWorker(app).claim_one()
-    assert "its effect may happen" in run("jobs", "cancel", "--key", "k").out
-
-
-def test_a_cancelled_job_whose_effect_may_have_happened_names_the_decision(app: Effects, run: Run) -> None:
-    """Before it was tried again it was unknown, and so it stays: the printed commands decide it."""
-    job_id = put(app, "k", on_unknown="repeat")
-    worker = ManualWorker(app)
-    worker.settle((worker.claim_one(), Unknown("no reply", code="lost")), released=True)
-    answer = run("jobs", "cancel", job_id)
-    resolve = f"effects dead resolve {job_id} --as mark-done"
-    assert answer.out.startswith(f"job {job_id} cancelled. Its effect may have happened")
-    assert f"`{resolve}`" in answer.out
-    assert f"`{resolve}`" in run("why", "k").out
-    assert run(*resolve.split()[1:]).exit_code == 0
-    assert "k (scripted) was done" in run("why", "k").out
-
-
-def test_cancel_of_a_running_job_names_what_may_remain(app: Effects, run: Run) -> None:
-    job_id = put(app, "k", on_unknown="hold")
-    worker = ManualWorker(app)
-    job = worker.claim_one()
-    answer = run("jobs", "cancel", job_id)
-    assert f"an unresolved dead letter remains: see `effects why {job_id}` then" in answer.out
-    worker.settle((job, Unknown("no reply", code="lost")), released=True)
-    assert f"`effects dead resolve {job_id} --as requeue`" in run("why", "k").out
-    assert run("dead", "resolve", job_id, "--as", "requeue").exit_code == 0
+        assert run("jobs", "show", *arguments).exit_code == ExitCode.ERROR
 
 
 def test_reschedule(app: Effects, run: Run) -> None:
@@ -178,29 +117,8 @@ def test_wait_exits_by_how_it_ended(app: Effects, run: Run) -> None:
     assert (waited.exit_code, "still queued" in waited.out) == (ExitCode.TIME_RAN_OUT, True)
 
 
-def test_run_now(app: Effects, run: Run) -> None:
-    job_id = put(app, "k", run_at=datetime.now(UTC) + timedelta(days=1))
-    assert run("jobs", "run-now", job_id, "--json").json["result"] == "due"
-    assert ManualWorker(app).claim_one().id == job_id
-    assert "only a waiting job can be run now" in error_line(run("jobs", "run-now", job_id), ExitCode.FINDINGS)
-
-
-def test_requeue(app: Effects, run: Run) -> None:
-    manual_worker = ManualWorker(app)
-    job_id = put(app, "k")
-    manual_worker.settle((manual_worker.claim_one(), Refused("no")))
-    successor = run("jobs", "requeue", job_id, "--json").json
-    assert (successor["requeued_from"], successor["result"]) == (job_id, "queued")
-    assert f"job {successor['job_id']} is queued" in error_line(run("jobs", "requeue", job_id), ExitCode.FINDINGS)
-    manual_worker.settle((manual_worker.claim_one(), Done()))
-    assert "only --even-if-done" in error_line(run("jobs", "requeue", successor["job_id"]), ExitCode.FINDINGS)
-    assert run("jobs", "requeue", successor["job_id"], "--even-if-done").exit_code == 0
-    assert [action["action"] for action in rows(app, "job_actions")] == ["requeue", "requeue", "even_if_done"]
-
-
 def test_a_job_that_is_not_there(run: Run) -> None:
-    for command in ("show", "cancel", "requeue", "run-now"):
-        assert "job 4711 not found" in error_line(run("jobs", command, 4711))
+    assert "job 4711 not found" in error_line(run("jobs", "show", 4711))
 
 
 @pytest.mark.parametrize("command", [("jobs", "list"), ("log",), ("webhooks", "deliveries")], ids=" ".join)

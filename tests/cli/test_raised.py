@@ -60,7 +60,7 @@ def failed_app(app_factory: AppFactory, *, fails: int = 1, **options: Any) -> Ef
     for _ in range(fails):
         Worker(app).drain()
         for job in rows(app, "jobs"):
-            command(app, "jobs", "run-now", job["id"])
+            command(app, "retry", job["id"])
     return app
 
 

@@ -89,7 +89,7 @@ def test_a_planted_row_is_shown_without_unsafe_text(app: Effects, run: Run) -> N
     job = enqueue("scripted", {}, queue="later", effects=app)
     quoted = PLANTED.replace("'", "''")
     run_sql(app, f"UPDATE {app.store.sql.jobs} SET queue = '{quoted}'".replace(":", "\\:"))
-    for command in (("jobs", "run-now", job.job_id), ("jobs", "list"), ("jobs", "list", "--json")):
+    for command in (("retry", job.job_id), ("jobs", "list"), ("jobs", "list", "--json")):
         answer = run(*command)
         assert answer.exit_code == 0
         assert lines_without_unsafe(answer.out) == answer.out

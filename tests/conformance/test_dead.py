@@ -144,7 +144,7 @@ def test_a_requeue_resolves_the_old_job_and_leaves_its_row_unchanged(app: Effect
     assert ids(app) == []
     assert ids(app, closed=True) == [first]
     assert noted(app) == [(first, "requeue", "ann", "fixed")]
-    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {successor.job_id} is queued"):
+    with pytest.raises(JobStateError, match=f"job {first} was retried already: job {successor.job_id} is queued"):
         requeue(app.store, app.job_types, first, actor="ann")
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("still no")))
@@ -250,7 +250,7 @@ def test_a_requeued_unknown_stays_unknown_until_it_is_done(app: Effects) -> None
 
 def test_what_is_not_unknown_is_not_resolved(app: Effects) -> None:
     first = ended(app, Refused("no"))
-    with pytest.raises(JobStateError, match="is not unknown: requeue it or ignore it"):
+    with pytest.raises(JobStateError, match="is not unknown: `effects retry"):
         resolve_unknown(app.store, app.job_types, app.ledgers, first, "mark-done", actor="ann")
     assert (state(app), noted(app)) == ("refused", [])
 

@@ -202,10 +202,10 @@ def test_a_cancelled_requeue_is_abandoned_and_can_be_requeued(app: Effects) -> N
 def test_a_job_is_requeued_once_and_then_its_successor(app: Effects) -> None:
     first = ended(app, Refused("no"), key=None)
     second = requeue(app.store, app.job_types, first, actor="ann").job_id
-    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {second} is queued"):
+    with pytest.raises(JobStateError, match=f"job {first} was retried already: job {second} is queued"):
         requeue(app.store, app.job_types, first, actor="ann")
     cancel(app.store, app.ledgers, second, actor="ann")
-    with pytest.raises(JobStateError, match=f"job {first} was requeued already: job {second} is cancelled"):
+    with pytest.raises(JobStateError, match=f"job {first} was retried already: job {second} is cancelled"):
         requeue(app.store, app.job_types, first, actor="ann")
     assert requeue(app.store, app.job_types, second, actor="ann").job_id > second
 
@@ -215,7 +215,7 @@ def test_an_older_job_of_a_key_cannot_be_requeued(app: Effects) -> None:
     second = requeue(app.store, app.job_types, first, actor="ann").job_id
     manual_worker = ManualWorker(app)
     manual_worker.settle((manual_worker.claim_one(), Refused("no")))
-    with pytest.raises(JobStateError, match=f"requeued already: job {second} is dead"):
+    with pytest.raises(JobStateError, match=f"retried already: job {second} is dead"):
         requeue(app.store, app.job_types, first, actor="ann")
     assert requeue(app.store, app.job_types, second, actor="ann").job_id > second
 
@@ -287,5 +287,5 @@ def test_a_requeued_job_goes_to_the_end_of_its_group(app: Effects) -> None:
 
 def test_a_live_job_cannot_be_requeued(app: Effects) -> None:
     job_id = put(app)
-    with pytest.raises(JobStateError, match=f"job {job_id} is queued: only an ended job can be requeued"):
+    with pytest.raises(JobStateError, match=f"job {job_id} is queued: only an ended job can be retried"):
         requeue(app.store, app.job_types, job_id, actor="ann")

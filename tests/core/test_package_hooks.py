@@ -41,7 +41,7 @@ CASES = {
     "email, our own verdict": Case("email", Refused("no", code="too_large", detail={"stage": "mail"}), None),
     "email, a provider": Case("email", Refused("no", code="rejected", detail={"status": 422}), None),
     "email, suppressed": Case(
-        "email", Cancelled("no", code="suppressed"), None, instead=("effects email show", "effects email requeue")
+        "email", Cancelled("no", code="suppressed"), None, instead=("effects email show",)
     ),
     "webhook, a status": Case(
         "webhook", Refused("no", code="http_410", detail={"status": 410}), "", "no further attempt"
@@ -49,7 +49,7 @@ CASES = {
     "webhook, a fault": Case("webhook", Retry("no", code="connect_timeout"), "", "attempts"),
     "webhook, neither": Case("webhook", Refused("no", code="not_found"), None),
     "report": Case("report", Refused("no", code="x"), "a step of the report run", "effects reports show",
-                   ("effects reports resume",)),
+                   ("effects retry",)),
 }  # fmt: skip
 
 

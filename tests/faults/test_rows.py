@@ -31,7 +31,7 @@ SAMPLED = 24
 SHOWN = 4  # rows whose own commands are run
 ABOUT_ONE = (
     ("jobs", "show"), ("jobs", "show", "--json"), ("why",), ("why", "--json"), ("dead", "show"),
-    ("dead", "show", "--json"), ("jobs", "cancel"),
+    ("why", "--json"), ("cancel",),
 )  # fmt: skip
 KEYS = "k=" + "A" * 43 + "="
 

@@ -79,7 +79,7 @@ def cancel_ended(shop: Shop) -> object:
     app = shop.app()
     job = enqueue("scripted", {"moves": ["refuse"]}, key="k", effects=app)
     shop.why(app, "k")
-    return shop.effects("jobs", "cancel", job.job_id)
+    return shop.effects("cancel", job.job_id)
 
 
 def one_for_many(shop: Shop) -> object:

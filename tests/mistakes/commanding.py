@@ -70,12 +70,12 @@ def requeue_held(shop: Shop) -> object:
     app = shop.app(doing)
     job = enqueue("shop.charge", {}, key="k", effects=app)
     shop.why(app, "k")
-    return shop.effects("jobs", "requeue", job.job_id)
+    return shop.effects("retry", job.job_id)
 
 
 def resolve_waiting(shop: Shop) -> object:
     job = enqueue("scripted", {}, effects=shop.app())
-    return shop.effects("dead", "resolve", job.job_id, "--as", "give-up")
+    return shop.effects("resolve", job.job_id, "--as", "give-up", "--reason", "no")
 
 
 def rotate_without_keys(shop: Shop) -> object:

@@ -170,7 +170,7 @@ MISTAKES = [
     Mistake("explains a report without its params", params_forgotten, "give --param NAME=VALUE"),
     commanded("asks for an endpoint that is not there", "(see `effects webhooks endpoints list`)", "webhooks",
               "endpoints", "show", "ep_typo"),
-    commanded("requeues mail that is not there", "(see `effects email list ADDRESS`)", "email", "requeue", "order:7"),
+    commanded("retries mail that is not there", "no job and no effect is named", "retry", "order:7"),
     commanded("asks for a report run that is not there", "(see `effects reports list`)", "reports", "show", "run_typo"),
     commanded("explains a status of 700", "100 to 599", "webhooks", "explain", "700"),
 ]  # fmt: skip

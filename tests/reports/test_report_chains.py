@@ -182,7 +182,7 @@ def test_a_dead_follower_that_was_resolved_is_no_longer_named(shop_factory: Shop
     drain(app)
     [dead] = rows(app, "job_history", "status = 'dead'")
     assert "What followed" in command(app, "why", job_id).out
-    assert command(app, "dead", "ignore", dead["id"], "--reason", "a test").exit_code == 0
+    assert command(app, "resolve", dead["id"], "--as", "give-up", "--reason", "a test").exit_code == 0
     assert "Nothing left to do" in command(app, "why", job_id).out
 
 

@@ -37,8 +37,12 @@ def shop(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def reports(*arguments: object) -> Answer:
+    return of_app("reports", *arguments)
+
+
+def of_app(*arguments: object) -> Answer:
     sys.modules.pop("tests.reports.crash_app", None)  # what a command was given is closed at its end
-    return command("--app", "tests.reports.crash_app:app", "reports", *arguments)
+    return command("--app", "tests.reports.crash_app:app", *arguments)
 
 
 def finish_report(app: Effects, *arguments: object) -> Any:
@@ -154,12 +158,13 @@ def test_wait_until_it_has_failed(shop: Effects) -> None:
 def test_cancel_and_resume(shop: Effects) -> None:
     run_id = reports("request", "orders").out.strip()
     ReportWorker(shop).do_next()
-    assert reports("cancel", run_id).out == f"{run_id} cancelled\n"
-    refusal = reports("cancel", run_id)
+    assert of_app("cancel", run_id).out == f"{run_id} cancelled\n"
+    refusal = of_app("cancel", run_id)
     assert (refusal.exit_code, refusal.err) == (
         1, f"error: run {run_id} is cancelled: only a run that is under way can be cancelled\n",
     )  # fmt: skip
-    assert reports("resume", run_id, "--json").json == {"run_id": run_id, "state": "running"}
+    resumed = f"{run_id} running: what is missing is made, finished chunks are kept"
+    assert of_app("retry", run_id).out == f"{resumed}\n"
     Worker(shop).drain(60)
     assert reports("show", run_id, "--json").json["state"] == "ready"
 

@@ -211,11 +211,11 @@ def test_a_dead_job_of_a_run_names_the_command_that_resumes_it(manual_worker: Re
     app, run_id = manual_worker.app, requested(manual_worker.app)
     job = manual_worker.claim_one()
     manual_worker.write(manual_worker.decide(job, Refused("no", code="broken")))
-    with pytest.raises(JobStateError, match=f"one of many that make its effect: `effects reports resume {run_id}`"):
+    with pytest.raises(JobStateError, match=f"one of many that make its effect: `effects retry {run_id}`"):
         requeue(app.store, app.job_types, job.id, confirm_unknown=True, confirm_done=True, actor="ann")
     advised = re.findall(r"`effects ([^`]+)`", command(app, "jobs", "show", job.id).out)
-    assert f"reports resume {run_id}" in advised  # beside it, that it may be ignored
-    assert command(app, "reports", "resume", run_id).exit_code == 0
+    assert f"retry {run_id}" in advised  # beside it, that it may be ignored
+    assert command(app, "retry", run_id).exit_code == 0
     drain(app)
     assert state(app, run_id) == "ready"
 

@@ -178,7 +178,7 @@ def test_no_canary_is_in_the_log_or_on_a_screen(
         *(["why", f"letter:{end}", *json] for end in ENDS for json in ([], ["--json"])),
         ["why", "event:taken"], ["why", "event:refused", "--json"],
         ["metrics"], ["keys", "rotate", "--progress"], ["keys", "retire", "new"],
-        ["jobs", "requeue", "4", "--reason", "again"], ["jobs", "cancel", "999"], ["--log-level", "DEBUG", "status"],
+        ["retry", "4", "--reason", "again"], ["cancel", "999"], ["--log-level", "DEBUG", "status"],
     ]  # fmt: skip
     for arguments in commands:
         answer = command(*url, *arguments)

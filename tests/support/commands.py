@@ -15,9 +15,8 @@ from tests.cli.conftest import Answer
 
 # Commands that act without an argument, or need one of two: `jobs show` and its like are asked about what was listed.
 ACTING = {
-    "init", "prune", "jobs cancel", "jobs requeue", "jobs run-now", "jobs show", "dead requeue", "keys rotate",
-    "alerts check",
-    "email bounces", "reports repair", "reports resume", "webhooks replay", "webhooks send", "workers drain",
+    "init", "prune", "retry", "cancel", "jobs show", "keys rotate", "alerts check", "email bounces", "reports repair",
+    "webhooks send", "workers drain",
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def test_the_story_of_an_effect_is_that_of_the_command(shop: Shop, visiting: Vis
     assert (
         "charge:1 (held) is unknown (it may or may not have happened) after 1 attempt, last answer: no reply" in words
     )
-    assert f"<code>effects dead resolve {shop.unknown} --as mark-done</code>" in page
+    assert f"<code>effects resolve {shop.unknown} --as done</code>" in page
     assert all(button in words for button in ("It happened", "Leave it unknown", "Try it again", "Ignore it"))
 
 

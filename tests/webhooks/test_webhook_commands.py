@@ -23,6 +23,7 @@ from effects_webhooks.commands.listen import Listener, Received, _words
 from effects_webhooks.writing import BATCH
 from tests.cli.conftest import COMMAND, ROOT, Answer, effects
 from tests.peers.http import Receiver
+from tests.support.commands import error_line
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.webhooks.conftest import KEYS, Rows
 
@@ -334,42 +335,73 @@ def test_an_endpoint_is_changed(run: Run) -> None:
         assert run("endpoints", "change", endpoint, *wrong).exit_code == 2
 
 
-def test_a_delivery_that_is_retrying_is_not_replayed(run: Run, database_url: str, rows: Rows) -> None:
+def test_a_delivery_that_waits_is_due_now(run: Run, database_url: str, rows: Rows) -> None:
     with Receiver([503]) as receiver:
         endpoint = added(run, receiver.url)
         event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
         work(database_url)
-        skipped = run("replay", "--event", event)
+        retried = effects("retry", event, database_url=database_url)
     [job] = rows("SELECT id FROM effects_jobs WHERE job_type = 'webhook.deliver' AND status = 'failed'")
-    assert (skipped.exit_code, skipped.out) == (1, "0 replayed, 1 skipped\n")
-    assert f"job {job['id']} is retrying: only an ended job can be requeued" in skipped.err
-    assert f"`effects why {job['id']}`" in skipped.err
-    recovered = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z")
-    assert (recovered.exit_code, recovered.out) == (0, "0 replayed, 0 skipped\n")
-    [advice] = re.findall(r"^1 still retrying: `effects (.+)` tries them now$", recovered.err, re.MULTILINE)
-    assert effects("--database-url", database_url, *advice.split()).out == f"job {job['id']}: made due now\n"
+    assert (retried.exit_code, retried.out.startswith(f"job {job['id']} is due now on queue webhooks")) == (0, True)
+    preview = effects("retry", endpoint, "--json", database_url=database_url).json
+    assert [(part["action"], part["job_ids"]) for part in preview["parts"]] == [
+        ("retry", []), ("make_due_now", [job["id"]]),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow
-def test_replay_and_recover(run: Run, database_url: str, rows: Rows) -> None:
-    with Receiver([422, 422, 200]) as receiver:
+def test_deliveries_are_retried_by_what_they_are_known_by(run: Run, database_url: str) -> None:
+    def retry(*words: object) -> Answer:
+        return effects("retry", *words, database_url=database_url)
+
+    with Receiver([422, 422, 422, 200]) as receiver:
         endpoint = added(run, receiver.url)
         event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
         work(database_url)
-        assert "1 replayed" in run("replay", "--delivery", f"{event}:{endpoint}", "--reason", "mended").out
-        assert run("replay", "--delivery", f"{event}:{endpoint}").exit_code == 1  # it waits for its turn already
+        answer = retry(f"{event}:{endpoint}", "--reason", "fixed")
+        assert " retried as job " in answer.out
+        assert "likely to end as before: the receiver understood the event and refuses it" in answer.out
+        assert "is due now on queue webhooks" in retry(f"{event}:{endpoint}").out
         work(database_url)
-        done = run("recover", "--endpoint", endpoint, "--since", "2000-01-01T00:00:00Z", "--json").json
-        assert len(done["jobs"]) == 1
+        assert " retried as job " in retry(event).out
         work(database_url)
-        assert len(receiver.requests) == 3
+        preview = retry(receiver.url)
+        assert "cannot help: the receiver understood the event and refuses it; fix the receiver first" in preview.out
+        assert "1 to retry. Nothing was done: use --yes" in preview.out
+        assert " retried as job " in retry(endpoint, "--yes").out
+        work(database_url)
+        assert len(receiver.requests) == 4
         assert {request.message_id for request in receiver.requests} == {event}
-        replayed = run("replay", "--event", event, "--json")
-        assert (replayed.exit_code, replayed.json["jobs"], len(replayed.json["skipped"])) == (1, [], 1)
-        assert len(run("replay", "--event", event, "--even-if-done", "--json").json["jobs"]) == 1
-    assert run("replay").exit_code == 2
-    assert run("replay", "--event", "msg_none").exit_code == 2
-    assert run("recover", "--endpoint", endpoint, "--since", "yesterday").exit_code == 2
+        assert "only --even-if-done" in error_line(retry(event), 1)
+        assert retry(event, "--even-if-done").exit_code == 0
+        assert retry("msg_none").exit_code == 2
+
+
+@pytest.mark.slow
+def test_an_event_of_many_deliveries_is_acted_on_with_yes(run: Run, database_url: str) -> None:
+    """More of them than `effects why` shows: those that are done are left alone."""
+    with Receiver([200] * 100 + [422]) as receiver:
+        for _ in range(101):
+            added(run, receiver.url)
+        event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
+        work(database_url)
+        preview = effects("retry", event, database_url=database_url)
+        assert "1 to retry; 100 done are left alone. Nothing was done: use --yes" in preview.out
+        retried = effects("retry", event, "--yes", database_url=database_url)
+        assert (retried.exit_code, retried.out.count("retried as job")) == (0, 1)
+
+
+@pytest.mark.slow
+def test_to_a_disabled_endpoint_nothing_is_retried(run: Run, database_url: str) -> None:
+    with Receiver([422]) as receiver:
+        endpoint = added(run, receiver.url)
+        event = run("send", "--type", "a", "--data", "{}", "--json").json["event_id"]
+        work(database_url)
+    run("endpoints", "disable", endpoint, "--reason", "a test")
+    refused = error_line(effects("retry", event, database_url=database_url), 1)
+    [enable] = re.findall("`(effects .*)`", refused)
+    assert effects(*enable.split()[1:], database_url=database_url).exit_code == 0
+    assert effects("retry", event, database_url=database_url).exit_code == 0
 
 
 def test_a_test_event(run: Run, database_url: str) -> None:

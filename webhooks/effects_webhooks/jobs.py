@@ -27,6 +27,7 @@ from effects import (
     EffectsError,
     EnqueueError,
     Job,
+    JobStateError,
     JobType,
     KeyUnavailable,
     Outcome,
@@ -51,9 +52,10 @@ from effects_webhooks.echoes import shortened, striking
 from effects_webhooks.endpoint_values import check_url, open_headers, open_secret, unpack_headers
 from effects_webhooks.errors import EndpointInvalid
 from effects_webhooks.request import WebhookEvent
-from effects_webhooks.retry_rules import FULL, SHORT, Overrides, overrides_of
+from effects_webhooks.retry_rules import FULL, SHORT, Overrides, overrides_of, rule_of_code
 from effects_webhooks.settings import state_of
 from effects_webhooks.tables import events as table
+from effects_webhooks.tables.endpoint_rows import endpoint as endpoint_row
 from effects_webhooks.tables.endpoint_rows import endpoints, failing_endpoints
 from effects_webhooks.tables.ledger import DeliveryLedger, DeliveryRecord
 from effects_webhooks.transport.exchange import DEADLINE_SECONDS, WebhookExchange, Windows
@@ -323,12 +325,12 @@ class WebhookDelivery(JobType[DeliverPayload]):
         """Endpoints that fail, by name."""
         for row in failing_endpoints(self._app.store, connection, _FAILING_SHOWN_MAX):
             since = f"{moment(row.failing_since):%Y-%m-%dT%H:%M:%SZ}"
-            recover = f"effects webhooks recover --endpoint {row.id} --since {since}"
+            retry = f"effects retry {row.id} --yes"
             yield DoctorFinding(
                 "endpoints", "warning",
                 f"{row.id} ({shortened(row.url)}) fails since {since}: {row.failed_messages:,} messages",
-                f"see `effects webhooks deliveries --endpoint {row.id}`; once it is mended, `{recover}` sends again "
-                "what ended meanwhile", about=row.id,
+                f"see `effects webhooks deliveries --endpoint {row.id}`; once it answers again, `{retry}` "
+                "retries what ended and what waits", about=row.id,
             )  # fmt: skip
 
     def load(self, connection: Connection, jobs: Sequence[tuple[Job, DeliverPayload]]) -> Mapping[int, LoadedDelivery]:
@@ -339,6 +341,24 @@ class WebhookDelivery(JobType[DeliverPayload]):
     def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
         """By the table of the default profile; an endpoint may have its own."""
         return explanation_of(error_code, detail)
+
+    def why_retry_fails(self, error_code: str | None) -> str | None:
+        """What the endpoint or its owner must change first."""
+        rule = rule_of_code(error_code)
+        return f"{rule.why}; fix the receiver first" if error_code and rule.retry_class == "none" else None
+
+    def before_retry(self, connection: Connection, job_id: int, key: str | None, *, done: bool) -> None:
+        """To a disabled endpoint, or one that is gone, the new job would end cancelled."""
+        endpoint_id = (key or "").partition(":")[2]
+        if not endpoint_id:
+            return
+        row = endpoint_row(self._app.store, connection, endpoint_id, None)
+        if row is None:
+            raise JobStateError(f"job {job_id}: its endpoint {endpoint_id} is deleted", code="endpoint_gone")
+        if row.status != "active":
+            enable = f"`effects webhooks endpoints enable {endpoint_id}`"
+            text = f"job {job_id}: its endpoint {endpoint_id} is disabled, and it would end cancelled; first {enable}"
+            raise JobStateError(text, code="endpoint_disabled")
 
     async def perform(self, payload: DeliverPayload, attempt: Attempt) -> Outcome:
         loaded: LoadedDelivery | None = attempt.loaded

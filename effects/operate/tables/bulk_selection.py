@@ -33,7 +33,7 @@ from effects.operate.tables.job_list import (
 )
 from effects.store.db.sql import Sql, Window
 from effects.store.db.store import Statement, Store
-from effects.store.effects.requeue import Resolution, ignore, requeue, resolve_unknown
+from effects.store.effects.requeue import Resolution, ignore, read_standing, requeue, resolve_unknown
 from effects.store.queue import cancellation
 
 COUNTED_MAX = 10_000  # jobs that a preview counts
@@ -64,6 +64,15 @@ class SelectedIds(msgspec.Struct, frozen=True):
     last_id: int
 
 
+class SelectedCause(msgspec.Struct, frozen=True):
+    """Selected jobs of one type that ended, or wait, by the same code. `unknown`: their effects may have happened."""
+
+    job_type: str
+    error_code: str | None
+    unknown: bool
+    jobs: int
+
+
 class Counted(msgspec.Struct, frozen=True):
     """How many jobs match. `all`: False where the count ended at 10,000 jobs, or older ones were not looked at, which
     `reached_oldest` tells apart.
@@ -72,6 +81,7 @@ class Counted(msgspec.Struct, frozen=True):
     jobs: int
     all: bool
     reached_oldest: bool = True
+    causes: tuple[SelectedCause, ...] = ()
 
 
 def freeze(store: Store, connection: Connection, table: SelectedTable, filters: DeadFilters | Filters) -> Selection:
@@ -115,9 +125,11 @@ def count_selected(store: Store, connection: Connection, selection: Selection) -
     parameters = selection.filters.parameters()
     build = _count(selection.table, frozenset(parameters))
     limit = COUNTED_MAX + 1
-    jobs = int(store.value(connection, build, after=after, upper=selection.max_id, limit=limit, **parameters))
+    rows = store.all(connection, build, after=after, upper=selection.max_id, limit=limit, **parameters)
+    causes = tuple(SelectedCause(row.job_type, row.error_code, bool(row.unknown), row.jobs) for row in rows)
+    jobs = sum(cause.jobs for cause in causes)
     looked_at_all = after == selection.after_id or not store.value(connection, _is_older, after=after)
-    return Counted(min(jobs, COUNTED_MAX), looked_at_all and jobs <= COUNTED_MAX, looked_at_all)
+    return Counted(min(jobs, COUNTED_MAX), looked_at_all and jobs <= COUNTED_MAX, looked_at_all, causes)
 
 
 def frozen_at(selection: Selection) -> dt.datetime:
@@ -142,12 +154,14 @@ def _span(selection: Selection) -> int | None:
 
 
 @cache
-def _select(table: SelectedTable, names: frozenset[str]) -> Statement:
+def _select(table: SelectedTable, names: frozenset[str], *, facts: bool = False) -> Statement:
     def build(sql: Sql) -> str:
         row, key = ("u", "u.job_id") if table == "unresolved" else ("listed", "listed.id")
         conditions = unresolved_conditions(sql, names) if row == "u" else table_conditions(sql, table, names)
+        unknown = "u.unknown" if row == "u" else "false"
+        columns = f", {row}.job_type, {row}.error_code, {unknown} AS unknown" if facts else ""
         return f"""
-        SELECT {key} AS id FROM {getattr(sql, table)} AS {row}
+        SELECT {key} AS id{columns} FROM {getattr(sql, table)} AS {row}
         WHERE {key} > :after AND {key} <= :upper{conditions} ORDER BY {key} LIMIT :limit"""
 
     return build
@@ -156,7 +170,10 @@ def _select(table: SelectedTable, names: frozenset[str]) -> Statement:
 @cache
 def _count(table: SelectedTable, names: frozenset[str]) -> Statement:
     def build(sql: Sql) -> str:
-        return f"SELECT count(*) FROM ({_select(table, names)(sql)}) AS selected"
+        selected = _select(table, names, facts=True)(sql)
+        return f"""
+        SELECT job_type, error_code, unknown, count(*) AS jobs FROM ({selected}) AS selected
+        GROUP BY job_type, error_code, unknown ORDER BY jobs DESC, job_type, error_code, unknown"""
 
     return build
 
@@ -197,10 +214,14 @@ class BulkAction(msgspec.Struct, frozen=True):
 
 
 class ActedOn(msgspec.Struct, frozen=True):
-    """What was done to a job: the new job of a requeue, and the queue whose workers should hear of it."""
+    """What was done to a job: the new job of a requeue, and the queue whose workers should hear of it.
+
+    `words`: of a package, about an effect that many jobs make.
+    """
 
     new_id: int | None = None
     queue: str | None = None
+    words: str | None = None
 
 
 class InlineResult(msgspec.Struct, frozen=True):
@@ -230,12 +251,7 @@ class Operation:
         """
         store, name, actor, reason, bulk_id = self.store, self.action.name, self.actor, self.reason, self.bulk_id
         if name == "requeue":
-            requeued = requeue(
-                store, self.job_types, job_id, confirm_unknown=self.action.even_if_unknown,
-                confirm_done=self.action.even_if_done, actor=actor, reason=reason, bulk_id=bulk_id,
-                connection=connection,
-            )  # fmt: skip
-            return ActedOn(requeued.job_id, requeued.queue)
+            return self._requeue(job_id, connection)
         if name == "cancel":
             cancellation.cancel(
                 store, self.ledgers, job_id, actor=actor, reason=reason, bulk_id=bulk_id, connection=connection
@@ -245,6 +261,25 @@ class Operation:
             queue = actions.run_now(store, job_id, actor=actor, reason=reason, bulk_id=bulk_id, connection=connection)
             return ActedOn(queue=queue)
         return self._resolve(job_id, connection)
+
+    def _requeue(self, job_id: int, connection: Connection | None) -> ActedOn:
+        """As a new job; where many jobs make its effect, by its package."""
+        try:
+            requeued = requeue(
+                self.store, self.job_types, job_id, confirm_unknown=self.action.even_if_unknown,
+                confirm_done=self.action.even_if_done, actor=self.actor, reason=self.reason, bulk_id=self.bulk_id,
+                connection=connection,
+            )  # fmt: skip
+        except JobStateError as error:
+            if code_of(error) != "shared_effect":
+                raise
+        else:
+            return ActedOn(requeued.job_id, requeued.queue)
+        with self.store.joined(connection) as joined:
+            standing = read_standing(self.store, joined, self.job_types, job_id)
+            job_type = self.job_types.get(standing.job_type)
+            words = job_type.retry_effect(joined, standing.key or "", actor=self.actor, reason=self.reason)
+        return ActedOn(queue=job_type.queue, words=words)
 
     def _resolve(self, job_id: int, connection: Connection | None) -> ActedOn:
         name, actor, bulk_id = self.action.name, self.actor, self.bulk_id

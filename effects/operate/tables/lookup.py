@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from sqlalchemy import Connection
 
-from effects.errors import JobNotFound, QueueNotFound, UnknownJobType
-from effects.kit.text.unsafe import nearest
+from effects.errors import JobNotFound, KeyAmbiguous, QueueNotFound, UnknownJobType
+from effects.kit.text.unsafe import nearest, whole_number
 from effects.model.ledger import Ledger, LedgerRow
 from effects.store.db.records import (
     ActionRecord,
@@ -232,6 +233,71 @@ def find_effects(store: Store, connection: Connection, ledgers: Mapping[str, Led
         reasons = [ledger.why_none(store, connection, key) for ledger in all_ledgers(ledgers)]
         raise JobNotFound(next(filter(None, reasons), f"no effect with key {key!r}"))
     return stories
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person means by a name: some effects, or all jobs of these limit keys.
+
+    Args:
+        effects: each by its newest job.
+        spanning: the ledger that has them, where many jobs make one of its effects.
+        is_group: the name is of something that has these effects, such as an event; acting on it is acting on many.
+    """
+
+    name: str
+    effects: tuple[LedgerRow, ...] = ()
+    spanning: Ledger | None = None
+    limit_keys: tuple[str, ...] = ()
+    is_group: bool = False
+
+
+def find_named(
+    store: Store,
+    connection: Connection,
+    ledgers: Mapping[str, Ledger],
+    name: str,
+    job_type: str | None = None,
+    *,
+    as_key: bool = False,
+) -> Named:
+    """What is meant by the id of a job (`4`, or `job:4`), a key, or what a package knows its effects by.
+
+    Args:
+        job_type: of the effect, where effects of several have this key.
+        as_key: a number is no job's id.
+
+    Raises:
+        JobNotFound: nothing has this name.
+        KeyAmbiguous: it is a job's id and another effect's key, or the key of effects of several job types.
+    """
+    job_id = whole_number(name.removeprefix("job:"), 18)
+    if as_key or (job_id is not None and not chain_ids(store, connection, job_id)):
+        job_id = None
+    held = [(ledger, row) for ledger in all_ledgers(ledgers) for row in ledger.holders(store, connection, name)
+            if job_type in (None, row.job_type or job_type)]  # fmt: skip
+    if job_id is not None and all(row.job_id == job_id for _, row in held):
+        return Named(name=name, effects=(LedgerRow("", "", job_id),))
+    if job_id is not None or len(held) > 1:
+        types = ", ".join(sorted(row.job_type for _, row in held))
+        meant = f"job:{name} for the job, --key {name} for the effect" if job_id is not None else f"--type: {types}"
+        raise KeyAmbiguous(f"{name!r} may mean several effects: give {meant}")
+    if held:
+        return Named(name=name, effects=(held[0][1],))
+    for ledger in all_ledgers(ledgers):
+        if keys := ledger.limit_keys(store, connection, name):
+            return Named(name=name, limit_keys=tuple(keys), is_group=True)
+        if rows := ledger.parts(store, connection, name):
+            spanning = ledger if ledger.spans_jobs else None
+            return Named(name=name, effects=tuple(rows), spanning=spanning, is_group=len(rows) > 1)
+    if store.value(connection, _has_limit_key, key=name):
+        return Named(name=name, limit_keys=(name,), is_group=True)
+    reasons = [ledger.why_none(store, connection, name) for ledger in all_ledgers(ledgers)]
+    raise JobNotFound(next(filter(None, reasons), f"no job and no effect is named {name!r}"))
+
+
+def _has_limit_key(sql: Sql) -> str:
+    tables = (sql.jobs, sql.unresolved)
+    return f"SELECT {' OR '.join(f'EXISTS (SELECT 1 FROM {table} WHERE limit_key = :key)' for table in tables)}"
 
 
 def newest_jobs(store: Store, connection: Connection, ledgers: Mapping[str, Ledger], key: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 Requeue is the only place that carries out an ended job again: it reads its standing, and writes the new job.
 
-`jobs requeue`, `dead requeue`, `dead resolve --as requeue` and the packages' commands all call it. Whether it may be is
+`effects retry`, `effects resolve --as retry`, bulk actions and the packages' calls all come here. Whether it may be is
 `objection` (`effects.model.advice`). No resolution changes the job's own row.
 """
 
@@ -114,6 +114,9 @@ def _requeue(
     refusal = objection(standing, confirm_unknown=confirm_unknown, confirm_done=confirm_done)
     if refusal is not None:
         raise JobStateError(refusal.text, code=refusal.code)
+    if row.job_type in job_types:
+        is_done = standing.effect == "done"
+        job_types.get(row.job_type).before_retry(connection, job_id, standing.key, done=is_done)
     job = copy_of(row)
     new_id = insert_jobs(store, connection, [job])[job.n]
     if job.key is not None:
@@ -334,7 +337,10 @@ def resolve_unknown(
     with store.joined(connection) as joined:
         _lock_open(store, joined, ledgers, job_id)
         if read_standing(store, joined, job_types, job_id).effect != "unknown":
-            text = f"the effect of job {job_id} is not unknown: requeue it or ignore it"
+            text = (
+                f"the effect of job {job_id} is not unknown: `effects retry {job_id}` tries it again, and "
+                f"`effects resolve {job_id} --as give-up --reason REASON` closes it"
+            )
             raise JobStateError(text, code="effect_not_unknown")
         if resolution == "requeue":
             return requeue(

@@ -55,6 +55,14 @@ class TableLedger:
         """The effects with this key, at most one per job type."""
         return self.holders(store, connection, key)
 
+    def parts(self, store: Store, connection: Connection, name: str) -> Sequence[LedgerRow]:
+        """The same."""
+        return self.find(store, connection, name)
+
+    def limit_keys(self, store: Store, connection: Connection, name: str) -> Sequence[str]:
+        """None: these ledgers know effects alone."""
+        return []
+
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
         return {}
 

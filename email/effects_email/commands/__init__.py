@@ -6,7 +6,7 @@ import click
 
 from effects_email.commands.bounces import bounces
 from effects_email.commands.check import check, explain_, login
-from effects_email.commands.messages import export, forget, list_, requeue, show, test
+from effects_email.commands.messages import export, forget, list_, resend, show, test
 from effects_email.commands.suppressions import suppressions
 from effects_email.commands.templates import gallery, preview, templates
 
@@ -28,7 +28,7 @@ for _command in (
     list_,
     login,
     preview,
-    requeue,
+    resend,
     show,
     suppressions,
     templates,

@@ -1,4 +1,4 @@
-"""`effects email show`, `list`, `requeue`, `test`, `export` and `forget`: messages on record, by key or by address."""
+"""`effects email show`, `list`, `resend`, `test`, `export` and `forget`: messages on record, by key or by address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from effects.cli import (
     key_option,
     limit_option,
     output_file,
-    override_options,
+    override_option,
     page_note,
     reason_option,
     required_reason_option,
@@ -91,16 +91,16 @@ def _table(emails: Sequence[EmailSummary]) -> Table:
 
 @click.command()
 @click.argument("name", metavar="KEY")
-@click.option("--render-again", is_flag=True, help="Render again from the newest template, with a new Message-ID.")
-@override_options
+@override_option
 @reason_option
 @command
-def requeue(
-    context: Context, *, name: str, render_again: bool, even_if_unknown: bool, even_if_done: bool, reason: str | None
-) -> CommandResult:
-    """Requeue an ended message, with the same bytes."""
+def resend(context: Context, *, name: str, even_if_done: bool, reason: str | None) -> CommandResult:
+    """Send an ended message again, from its newest template.
+
+    It is another message, with a new Message-ID and Date. `effects retry KEY` sends the same bytes.
+    """
     requeued = admin.requeue_email(
-        context.app, name, actor=actor(), reason=reason, render_again=render_again, confirm_unknown=even_if_unknown,
+        context.app, name, actor=actor(), reason=reason, render_again=True, confirm_unknown=even_if_done,
         confirm_done=even_if_done,
     )  # fmt: skip
     document = {"job_id": requeued.job_id, "result": "queued", "queue": requeued.queue}

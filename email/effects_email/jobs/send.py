@@ -54,7 +54,7 @@ from effects_email.classify import (
 )
 from effects_email.errors import AttachmentMissing
 from effects_email.events import resolve_reported
-from effects_email.explanation import explanation_of
+from effects_email.explanation import explanation_of, why_final
 from effects_email.jobs.failover import TransportChains
 from effects_email.jobs.outgoing import (
     EnvelopeSenders,
@@ -82,6 +82,7 @@ from effects_email.tables.events import read_unread
 from effects_email.tables.ledger import RecipientResult, SendRecord, SentLedger
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
 from effects_email.transport.registry import Transports
+from effects_email.writing import prepare_retry
 
 if TYPE_CHECKING:
     from effects import Effects
@@ -178,12 +179,21 @@ class EmailSend(JobType[SendPayload]):
         if error_code != "suppressed" or key is None:
             return None
         name = shlex.quote(key)
-        show, requeue = f"effects email show {name}", f"effects email requeue {name}"
+        show, retry = f"effects email show {name}", f"effects retry {name}"
         text = (
-            f"its recipient is on the suppression list; once the address that `{show}` shows is off it, `{requeue}` "
+            f"its recipient is on the suppression list; once the address that `{show}` shows is off it, `{retry}` "
             "sends the message"
         )
-        return Instead(text=text, actions=(Action(name="show", command=show), Action(name="requeue", command=requeue)))
+        return Instead(text=text, actions=(Action(name="show", command=show),))
+
+    def why_retry_fails(self, error_code: str | None) -> str | None:
+        """What is refused for its recipient or its content is refused again."""
+        return why_final(error_code)
+
+    def before_retry(self, connection: Connection, job_id: int, key: str | None, *, done: bool) -> None:
+        """What was delivered becomes another message: receivers drop one that they know as a duplicate."""
+        if key is not None:
+            prepare_retry(self._app, connection, key, done=done)
 
     def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
         """By the tables of SMTP; a provider's API has its own words."""

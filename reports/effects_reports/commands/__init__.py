@@ -6,7 +6,7 @@ import click
 
 from effects_reports.commands.delivering import buckets, link
 from effects_reports.commands.request import explain_, request, rewind
-from effects_reports.commands.runs import cancel, download, list_, repair_, resume, show
+from effects_reports.commands.runs import download, list_, repair_, show
 from effects_reports.commands.subscribing import subscriptions
 
 __all__ = ["reports"]
@@ -19,14 +19,12 @@ def reports() -> None:
 
 for _command in (
     buckets,
-    cancel,
     download,
     explain_,
     link,
     list_,
     repair_,
     request,
-    resume,
     rewind,
     show,
     subscriptions,

@@ -1,4 +1,4 @@
-"""`effects reports list`, `show`, `download`, `cancel`, `resume` and `repair`, and a run's status in words."""
+"""`effects reports list`, `show`, `download` and `repair`, and a run's status in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from effects.cli import (
     why_unserved,
     window_options,
 )
-from effects_reports.admin import cancel_report, repair_reports, resume_failed, resume_report
+from effects_reports.admin import repair_reports
 from effects_reports.api import (
     BucketDelivery,
     ReportStatus,
@@ -195,40 +195,6 @@ def download(context: Context, *, run_id: str, to: Path | None) -> None:
 def _copy(pieces: Any, out: BinaryIO) -> None:
     for piece in pieces:
         out.write(piece)
-
-
-@click.command()
-@run_argument
-@reason_option
-@command
-def cancel(context: Context, *, run_id: str, reason: str | None) -> CommandResult:
-    """Stop a run.
-
-    Its finished chunks are kept for a day, for `resume`.
-    """
-    state = cancel_report(run_id, actor=actor(), reason=reason, effects=context.app)
-    return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
-
-
-@click.command()
-@click.argument("run_id", metavar="RUN", required=False)
-@click.option("--code", metavar="CODE", help="All runs that failed with this code, such as storage_full.")
-@reason_option
-@command
-def resume(context: Context, *, run_id: str | None, code: str | None, reason: str | None) -> CommandResult:
-    """Resume a failed or cancelled run, or all with a code.
-
-    Finished chunks are not produced again.
-    """
-    if (run_id is None) == (code is None):
-        raise click.UsageError("give either RUN or --code CODE")
-    if run_id is not None:
-        state = resume_report(run_id, actor=actor(), reason=reason, effects=context.app)
-        return CommandResult({"run_id": run_id, "state": state}, f"{run_id} {state}")
-    resumed = resume_failed(str(code), actor=actor(), reason=reason, effects=context.app)
-    documents = [{"run_id": resumed_id, "state": state} for resumed_id, state in resumed.items()]
-    lines = [f"{resumed_id} {state}" for resumed_id, state in resumed.items()]
-    return CommandResult(documents, "\n".join(lines) or f"no run has failed with {code}")
 
 
 @click.command("repair")

@@ -16,6 +16,7 @@ from effects.extend.actions import Action, Explanation, Instead, read_worker_que
 from effects.extend.files import StorageFull
 from effects.extend.process import RateLimitedLogger, declare, own_logger
 from effects.extend.sql import Sql, as_json
+from effects_reports.admin import cancel_report, resume_report
 from effects_reports.classify import refusal_of
 from effects_reports.errors import ReportRefused
 from effects_reports.formats.base import Column
@@ -85,8 +86,25 @@ class ReportWork(JobType[P]):
         """A step is nothing without its run, which knows its steps."""
         if key is None:
             return None
-        resume = Action(name="resume", command=f"effects reports resume {key.partition('/')[0]}")
+        resume = Action(name="resume", command=f"effects retry {key.partition('/')[0]}")
         return Instead(text=f"`{resume.command}` takes up its run again", actions=(resume,))
+
+    def retry_effect(self, connection: Connection, key: str, *, actor: str, reason: str | None) -> str:
+        """Resume the run."""
+        run_id = self._run_of(connection, key)
+        state = resume_report(run_id, actor=actor, reason=reason, session=connection, effects=self.app)
+        return f"{run_id} {state}: what is missing is made, finished chunks are kept"
+
+    def cancel_effect(self, connection: Connection, key: str, *, actor: str, reason: str | None) -> str:
+        """Stop the run. Its finished chunks are kept for a day."""
+        run_id = self._run_of(connection, key)
+        state = cancel_report(run_id, actor=actor, reason=reason, session=connection, effects=self.app)
+        return f"{run_id} {state}"
+
+    def _run_of(self, connection: Connection, key: str) -> str:
+        """The run of a step's key, or of its name in the ledger."""
+        assert self.ledger is not None
+        return self.ledger.about(self.app.store, connection, key).get("run", key.partition("/")[0])
 
     def explain(self, key: str | None, error_code: str | None, detail: Mapping[str, Any]) -> Explanation | None:
         """Say whose step it is: the run knows what becomes of all of them."""

@@ -200,9 +200,7 @@ def close(app: Effects, connection: Connection, run_id: str) -> None:
         text = f"its parts have {counts.bytes_done:,} bytes and its definition allows {run.bytes_max:,} (bytes_max)"
         fail(app, connection, run_id, "too_many_bytes", text)
     elif run.state == "running" and not _has_all_chunks(run, counts):
-        text = (
-            f"{counts.chunks} chunks are not all that its plan made; `effects reports resume {run_id}` plans it again"
-        )
+        text = f"{counts.chunks} chunks are not all that its plan made; `effects retry {run_id}` plans it again"
         fail(app, connection, run_id, "chunks_missing", text)
     elif not counts.pending and not counts.running and run_table.begin_assembling(app.store, connection, run_id):
         _insert(app, connection, run_id, [assemble_job(run)])

@@ -82,7 +82,7 @@ def test_a_preview_writes_through_no_link_and_reports_a_missing_folder(run: Run,
     [
         ("preview nope", "there is no template 'nope'"), ("preview welcome", "'name' is missing in the context"),
         ("preview code --context emails/code/subject.txt", "--context is not JSON"),
-        ("show nothing", "there is no message"), ("requeue nothing", "there is no message"),
+        ("show nothing", "there is no message"), ("resend nothing", "there is no message"),
         ("test nobody", "to is no e-mail address"), ("test a@x.example --transport bulk",
         "EFFECTS_EMAIL_TRANSPORT_BULK"),
     ],
@@ -118,7 +118,7 @@ def test_templates_are_listed_and_linted(run: Run, environment: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_message_is_sent_shown_and_requeued(run: Run, environment: Path, database_url: str) -> None:
+def test_a_message_is_sent_shown_and_resent(run: Run, environment: Path, database_url: str) -> None:
     app = Effects(database_url)
     send_templated_email("welcome", to="ann@example.com", context=CONTEXT, key="k", effects=app)
     app.dispose()
@@ -126,9 +126,9 @@ def test_a_message_is_sent_shown_and_requeued(run: Run, environment: Path, datab
     shown = run("email", "show", "k", "--json").json
     assert (shown["state"], shown["to"], shown["subject"]) == ("done", "ann@example.com", "Welcome, Ann!")
     assert [email["key"] for email in run("email", "list", "Ann@Example.com", "--json").json] == ["k"]
-    refused = run("email", "requeue", "k")
+    refused = run("retry", "k")
     assert (refused.exit_code, "--even-if-done" in refused.err) == (1, True)
-    assert run("email", "requeue", "k", "--even-if-done", "--render-again", "--reason", "lost").exit_code == 0
+    assert run("email", "resend", "k", "--even-if-done", "--reason", "lost").exit_code == 0
     assert run("work", "--drain").exit_code == 0
     files = [file.read_bytes() for file in (environment / "mail" / "new").iterdir()]
     assert len(files) == 2

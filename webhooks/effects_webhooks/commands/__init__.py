@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from effects_webhooks.commands.deliveries import deliveries_, event_types_, events_, explain_, recover_, replay
+from effects_webhooks.commands.deliveries import deliveries_, event_types_, events_, explain_
 from effects_webhooks.commands.endpoints import endpoints, secrets
 from effects_webhooks.commands.listen import listen
 from effects_webhooks.commands.send import send, test
@@ -16,6 +16,6 @@ def webhooks() -> None:
 
 
 for _command in (
-    endpoints, secrets, deliveries_, events_, event_types_, send, test, replay, recover_, explain_, listen,
+    endpoints, secrets, deliveries_, events_, event_types_, send, test, explain_, listen,
 ):  # fmt: skip
     webhooks.add_command(_command)

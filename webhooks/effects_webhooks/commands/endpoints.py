@@ -302,7 +302,7 @@ def disable(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str |
 def enable(context: Context, *, endpoint_id: str, tenant: Tenant, reason: str | None) -> CommandResult:
     """Enable a disabled endpoint.
 
-    Cancelled deliveries stay cancelled; `effects webhooks recover` replays them.
+    Cancelled deliveries stay cancelled; `effects retry ENDPOINT --status cancelled` retries them.
     """
     enable_endpoint(endpoint_id, actor=actor(), reason=reason, tenant=tenant, effects=context.app)
     return CommandResult({"id": endpoint_id, "status": "active"}, f"{endpoint_id} enabled")

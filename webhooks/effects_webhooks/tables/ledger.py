@@ -88,6 +88,13 @@ def _find(sql: Sql) -> str:
     ORDER BY d.job_id LIMIT {MATCHES_MAX}"""
 
 
+def _of_event(sql: Sql) -> str:
+    return f"""
+    SELECT d.event_id, d.endpoint_id, d.state, d.job_id
+    FROM {sql.webhook_events} AS e JOIN {sql.delivered_webhooks} AS d ON d.event_id = e.id
+    WHERE e.key = :key OR e.id = :key ORDER BY d.job_id"""
+
+
 def _named(sql: Sql) -> str:
     return f"SELECT id FROM {sql.webhook_endpoints} WHERE id = :key OR url = :key LIMIT {MATCHES_MAX}"
 
@@ -136,6 +143,15 @@ class DeliveryLedger(TableLedger):
         rows = store.all(connection, _find, key=key, event_id=event_id, endpoint_id=endpoint_id)
         rows = rows or _newest_by_endpoint(store, connection, key)
         return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
+
+    def parts(self, store: Store, connection: Connection, name: str) -> Sequence[LedgerRow]:
+        """All deliveries of an event, by its caller's key or its id."""
+        rows = store.all(connection, _of_event, key=name)
+        return [LedgerRow(f"{row.event_id}:{row.endpoint_id}", row.state, row.job_id) for row in rows]
+
+    def limit_keys(self, store: Store, connection: Connection, name: str) -> Sequence[str]:
+        """That of an endpoint, by its id; of each that has this URL."""
+        return [f"webhook:{row.id}" for row in store.all(connection, _named, key=name)]
 
     def about(self, store: Store, connection: Connection, key: str) -> Mapping[str, str]:
         """The endpoint's URL without what may be a token, and its state where it is no longer active."""
