@@ -21,6 +21,7 @@ from effects_email.errors import EmailNotFound, TemplateError
 from effects_email.events import Fate, ProviderEvent, fate_of, fates, read_events
 from effects_email.jobs.outgoing import redirected
 from effects_email.jobs.send import EmailSend
+from effects_email.loading import renewed, replace_source
 from effects_email.message.address import Recipient, address_digests, recipient, spec_of
 from effects_email.message.mime import build
 from effects_email.message.source import MessageSource, StoredContent, open_content
@@ -30,7 +31,6 @@ from effects_email.tables import lists, sent
 from effects_email.tables.lists import EmailTry, read_tries
 from effects_email.templates.folder import NO_TEMPLATE
 from effects_email.transport.base import OutgoingMessage, SendResult
-from effects_email.writing import renewed, replace_source
 
 _TEST_SECONDS = 120.0
 _TEST = AuditAction("transport", "test")

@@ -1,18 +1,20 @@
-"""What a claimed batch is to send, fetched in few statements."""
+"""What a claimed batch is to send, fetched in few statements; and what a retry is to send."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from effects import KeyUnavailable
+from effects import JobStateError, KeyUnavailable
 from effects.extend.jobs import OnUnknown
 from effects_email.classify import PASSED_ON
 from effects_email.events import SETTLED, events_about, reported_recipients
-from effects_email.message.source import FORGOTTEN, Address, MessageSource, open_content
+from effects_email.message.source import FORGOTTEN, Address, MessageSource, StoredContent, open_content, seal_content
 from effects_email.suppression import suppressed
 from effects_email.tables import sent
 
@@ -161,3 +163,51 @@ def _suppressed(app: Effects, connection: Connection, messages: Sequence[Message
         if reason is not None:
             blocked.setdefault(message.job_id, set()).add(number)
     return {job_id: frozenset(numbers) for job_id, numbers in blocked.items()}
+
+
+# -- before a retry --------------------------------------------------------------------------------------------
+
+
+def prepare_retry(app: Effects, connection: Connection, key: str, *, done: bool) -> None:
+    """Before a message is sent as a new job: see that it is kept; one that was delivered gets a new identity.
+
+    Receivers drop a delivered message as a duplicate of itself. One to a group goes to all of its recipients again.
+
+    Raises:
+        JobStateError: its content is deleted.
+        KeyUnavailable: of one that was delivered, the content cannot be opened.
+    """
+    row = sent.find(app.store, connection, key)
+    if row is None:
+        return
+    if row.content is None and row.sealed is None:
+        raise JobStateError(f"the content of {key} is deleted: write a new message", code="content_deleted")
+    if not done:
+        return
+    content = open_content(app, key, row.content, row.sealed)
+    assert content is not None
+    replace_source(app, connection, row, content, renewed(content.source))
+    sent.reopen_recipients(app.store, connection, key)
+
+
+def renewed(source: MessageSource) -> MessageSource:
+    """The same content as another message, of now."""
+    message_id = f"{uuid.uuid4().hex}@{source.sender.domain}"
+    return msgspec.structs.replace(source, message_id=message_id, date=datetime.now(UTC).replace(microsecond=0))
+
+
+def replace_source(
+    app: Effects,
+    connection: Connection,
+    row: Row[Any],
+    content: StoredContent,
+    source: MessageSource,
+    version: str | None = None,
+    locale: str | None = None,
+) -> None:
+    """Write what a message is to be from now on; by default of the same version and locale of its template."""
+    clear, sealed = seal_content(app, row.key, StoredContent(source, content.context))
+    sent.replace(
+        app.store, connection, row.key, content=clear, sealed=sealed, version=version or row.template_version,
+        locale=row.locale if version is None else locale, message_id=source.message_id, date=source.date.timestamp(),
+    )  # fmt: skip

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row
 
-from effects import Effects, JobStateError, NewJob
+from effects import Effects, NewJob
 from effects.extend.jobs import insert_one_intended, insert_reserved, reserve_jobs
 from effects.extend.ledger import IdempotentWriter, KeyHolder, write_once
 from effects.extend.sql import as_json
 from effects_email.message import attachments
 from effects_email.message.address import address_digest, address_digests
-from effects_email.message.source import MessageSource, StoredContent, open_content, seal_content
+from effects_email.message.source import seal_content
 from effects_email.request import RenderedEmail
 from effects_email.state import state_of
 from effects_email.suppression import digest_key_missing, note_override, suppressed
@@ -26,51 +24,6 @@ from effects_email.tables.sent import RecipientRow, SentRow
 JOB_TYPE = "email.send"
 BATCH = 500  # messages written by one statement
 SUPPRESSED = "suppressed"
-
-
-def prepare_retry(app: Effects, connection: Connection, key: str, *, done: bool) -> None:
-    """Before a message is sent as a new job: see that it is kept; one that was delivered gets a new identity.
-
-    Receivers drop a delivered message as a duplicate of itself. One to a group goes to all of its recipients again.
-
-    Raises:
-        JobStateError: its content is deleted.
-        KeyUnavailable: of one that was delivered, the content cannot be opened.
-    """
-    row = sent.find(app.store, connection, key)
-    if row is None:
-        return
-    if row.content is None and row.sealed is None:
-        raise JobStateError(f"the content of {key} is deleted: write a new message", code="content_deleted")
-    if not done:
-        return
-    content = open_content(app, key, row.content, row.sealed)
-    assert content is not None
-    replace_source(app, connection, row, content, renewed(content.source))
-    sent.reopen_recipients(app.store, connection, key)
-
-
-def renewed(source: MessageSource) -> MessageSource:
-    """The same content as another message, of now."""
-    message_id = f"{uuid.uuid4().hex}@{source.sender.domain}"
-    return msgspec.structs.replace(source, message_id=message_id, date=datetime.now(UTC).replace(microsecond=0))
-
-
-def replace_source(
-    app: Effects,
-    connection: Connection,
-    row: Row[Any],
-    content: StoredContent,
-    source: MessageSource,
-    version: str | None = None,
-    locale: str | None = None,
-) -> None:
-    """Write what a message is to be from now on; by default of the same version and locale of its template."""
-    clear, sealed = seal_content(app, row.key, StoredContent(source, content.context))
-    sent.replace(
-        app.store, connection, row.key, content=clear, sealed=sealed, version=version or row.template_version,
-        locale=row.locale if version is None else locale, message_id=source.message_id, date=source.date.timestamp(),
-    )  # fmt: skip
 
 
 class EmailReceipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,9 +64,7 @@ def failed_app(app_factory: AppFactory, *, fails: int = 1, **options: Any) -> Ef
     return app
 
 
-@pytest.mark.parametrize(
-    "question", [("why", "k"), ("jobs", "show", 1), ("dead", "show", 1)], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("question", [("why", "k"), ("jobs", "show", 1)], ids=lambda words: words[0])
 def test_commands_show_the_class_the_place_and_the_frames(app_factory: AppFactory, question: tuple[Any, ...]) -> None:
     app = failed_app(app_factory, fails=2, error_texts="none")
     answer = command(app, *question)

@@ -67,7 +67,7 @@ from effects_email.jobs.outgoing import (
     record_of,
 )
 from effects_email.jobs.waits import InThread, OnLoop, RoomInMemory, Waits, run_in_thread
-from effects_email.loading import Message, load_messages
+from effects_email.loading import Message, load_messages, prepare_retry
 from effects_email.message.address import address_digests
 from effects_email.message.attachments import Files
 from effects_email.message.source import MessageSource
@@ -82,7 +82,6 @@ from effects_email.tables.events import read_unread
 from effects_email.tables.ledger import RecipientResult, SendRecord, SentLedger
 from effects_email.transport.base import OutgoingMessage, SendResult, Transport
 from effects_email.transport.registry import Transports
-from effects_email.writing import prepare_retry
 
 if TYPE_CHECKING:
     from effects import Effects
