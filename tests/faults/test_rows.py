@@ -26,12 +26,11 @@ from tests.support.log_lines import LogLines, log_lines
 from tests.support.odd_rows import SECRET, OddRow, odd_rows
 from tests.support.sampling import sample
 
-ACTING = {"work", "init", "prune"}
+ACTING = {"work", "init", "prune", "retry", "cancel"}
 SAMPLED = 24
 SHOWN = 4  # rows whose own commands are run
 ABOUT_ONE = (
-    ("jobs", "show"), ("jobs", "show", "--json"), ("why",), ("why", "--json"), ("dead", "show"),
-    ("why", "--json"), ("cancel",),
+    ("jobs", "show"), ("jobs", "show", "--json"), ("why",), ("why", "--json"), ("cancel",), ("retry",),
 )  # fmt: skip
 KEYS = "k=" + "A" * 43 + "="
 

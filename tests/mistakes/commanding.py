@@ -122,7 +122,7 @@ MISTAKES = [
     Mistake("has a database server that is down", server_away, "Connection refused"),
     Mistake("drains without the app's job types", without_app, "--app"),
     Mistake("asks `why` without the app's job types", why_without_app, "not registered here"),
-    Mistake("requeues what may have happened", requeue_held, "--even-if-unknown"),
+    Mistake("retries what may have happened", requeue_held, "--even-if-done"),
     Mistake("resolves a job that waits", resolve_waiting, "only an ended job"),
     Mistake("rotates without keys", rotate_without_keys, "effects keys generate"),
     Mistake("retires the active key", retire_active, "add a newer one first (`effects keys generate`)"),
