@@ -28,6 +28,8 @@ DOCUMENT = Path(__file__).with_name("first-program.md")
 CHECKOUT = Path(__file__).parents[1]
 GREETING = "hello ann"
 PATIENCE_SECONDS = 60.0
+# Of this checkout.
+_PLACES = {"effects-toolkit": str(CHECKOUT), "effects-toolkit-email": str(CHECKOUT / "email")}
 _SECTION = re.compile(r"^## (?P<name>[^\n]+)$(?P<body>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _INSTALL = re.compile(r"Install: (?P<packages>.+?)\. Server: (?P<server>\w+)\.")
@@ -48,9 +50,9 @@ class Program:
         return sum(1 for line in self.source.splitlines() if line.strip())
 
 
-def programs() -> list[Program]:
+def programs(document: Path = DOCUMENT) -> list[Program]:
     """Read the document."""
-    return [_program(match["name"], match["body"]) for match in _SECTION.finditer(DOCUMENT.read_text())]
+    return [_program(match["name"], match["body"]) for match in _SECTION.finditer(document.read_text())]
 
 
 def _program(name: str, body: str) -> Program:
@@ -67,7 +69,7 @@ def run(program: Program, folder: Path) -> list[str]:
     Raises:
         RuntimeError: a command failed, or the greeting did not come within a minute.
     """
-    binaries = _environment(program, folder / "venv")
+    binaries = environment(program, folder / "venv")
     work = folder / "work"
     work.mkdir()
     with SERVERS[program.server]() as url:
@@ -80,9 +82,10 @@ def run(program: Program, folder: Path) -> list[str]:
     return [program.name, str(program.lines), str(len(program.commands)), program.server, f"{seconds:.1f}"]
 
 
-def _environment(program: Program, folder: Path) -> Path:
+def environment(program: Program, folder: Path) -> Path:
+    """Make a virtual environment with its packages; the folder of its programs."""
     venv.create(folder, with_pip=True)
-    packages = [str(CHECKOUT) if program.name == "effects" else package for package in program.packages]
+    packages = [_PLACES.get(package, package) for package in program.packages]
     subprocess.run([folder / "bin" / "pip", "install", "--quiet", *packages], check=True)
     return folder / "bin"
 

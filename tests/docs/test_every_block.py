@@ -48,6 +48,7 @@ NOT_RUN = {
     ("docs/email-oauth.md", "text"): "settings of providers; tests/email/wire/test_oauth.py opens the URLs",
     ("docs/failover.md", "yaml"): "configuration of Patroni, which does not run in the tests",
     ("docs/from-celery.md", "text"): "code of Celery, which is not installed here",
+    ("docs/from-django-q.md", "text"): "code of django-q, which is not installed here",
     ("docs/partner.md", "csharp"): "Debian has no .NET; its lines are counted",
     ("docs/tutorial-mail.md", "text"): "a mail as it is shown, neither code nor command",
     ("email/README.md", "text"): "settings with placeholders for hosts and passwords; commands that are run below",
