@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -81,9 +81,9 @@ class EmailFields:
     on_unknown: OnUnknown | None = None
     sender: Recipient | None = field(default=None, repr=False)
     group: bool = False
-    cc: Sequence[Recipient] = field(default=(), repr=False)
-    bcc: Sequence[Recipient] = field(default=(), repr=False)
-    reply_to: Sequence[Recipient] = field(default=(), repr=False)
+    cc: Recipient | Sequence[Recipient] = field(default=(), repr=False)
+    bcc: Recipient | Sequence[Recipient] = field(default=(), repr=False)
+    reply_to: Recipient | Sequence[Recipient] = field(default=(), repr=False)
     despite_suppression: str | None = None
     return_path: Recipient | None = field(default=None, repr=False)
     tags: Sequence[str] = ()
@@ -105,9 +105,9 @@ class EmailOptions(TypedDict, total=False):
     on_unknown: OnUnknown | None
     sender: Recipient | None
     group: bool
-    cc: Sequence[Recipient]
-    bcc: Sequence[Recipient]
-    reply_to: Sequence[Recipient]
+    cc: Recipient | Sequence[Recipient]
+    bcc: Recipient | Sequence[Recipient]
+    reply_to: Recipient | Sequence[Recipient]
     despite_suppression: str | None
     return_path: Recipient | None
     tags: Sequence[str]
@@ -140,17 +140,29 @@ def to_of(email: EmailFields) -> tuple[Address, ...]:
     return addresses_of("to", email.to)
 
 
-def group_of(email: EmailFields, where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
+def group_of(email: EmailFields, where: str, recipients: Recipient | Sequence[Recipient]) -> tuple[Address, ...]:
     if recipients and not email.group:
         raise EmailInvalid(f"{where} is for a message to a group: give group=True")
     return addresses_of(where, recipients)
 
 
-def addresses_of(where: str, recipients: Sequence[Recipient]) -> tuple[Address, ...]:
+def addresses_of(where: str, recipients: Recipient | Sequence[Recipient]) -> tuple[Address, ...]:
+    """One address, or a list of them."""
     if isinstance(recipients, str | Address):
-        raise EmailInvalid(f"{where} is one address; give a list")
+        return (recipient(recipients, where=where),)
     require(where, recipients, arguments.listed, EmailInvalid)
-    return tuple(recipient(address, where=where) for address in recipients)
+    return once(recipient(address, where=where) for address in recipients)
+
+
+def once(addresses: Iterable[Address], others: Iterable[Address] = ()) -> tuple[Address, ...]:
+    """The addresses that are not among the others, each once: the first form of it that was written."""
+    seen = {normal_form(address.spec) for address in others}
+    first: dict[str, Address] = {}
+    for address in addresses:
+        form = normal_form(address.spec)
+        if form not in seen:
+            first.setdefault(form, address)
+    return tuple(first.values())
 
 
 def sender_of(app: Effects, email: EmailFields, version: Version) -> Address:
@@ -316,7 +328,7 @@ def _complete(
         words: the caller's, for the digest.
     """
     declared, attached = version.declared, files.listed(email.attachments)
-    sender, cc = sender_of(app, email, version), group_of(email, "cc", email.cc)
+    sender, cc = sender_of(app, email, version), once(group_of(email, "cc", email.cc), to)
     category = _category(email.category or declared.category)
     later = email.run_at is not None and email.run_at > now
     date = (email.run_at if later and email.run_at is not None else now).astimezone(UTC).replace(microsecond=0)
@@ -330,7 +342,7 @@ def _complete(
         sender=sender,
         to=to,
         cc=cc,
-        bcc=group_of(email, "bcc", email.bcc),
+        bcc=once(group_of(email, "bcc", email.bcc), (*to, *cc)),
         reply_to=addresses_of("reply_to", email.reply_to),
         subject=rendered.subject,
         text=rendered.text,

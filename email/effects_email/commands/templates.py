@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import click
 
 from effects.cli import CommandResult, Context, Table, command, limit_option, listed, output_file, parse_object
 from effects.extend.process import ExitCode
+from effects.extend.text import nearest
 from effects_email.api import Preview, preview_email
 from effects_email.errors import EmailInvalid, TemplateError
 from effects_email.message.attachments import File
 from effects_email.state import state_of
 from effects_email.templates.gallery import INDEX, gallery_of, lint
 
+STARTERS = files("effects_email.templates") / "starters"
 image_option = click.option(
     "--image",
     "images",
@@ -146,3 +149,30 @@ def lint_(context: Context) -> CommandResult:
     rows = [(finding.template, finding.locale or "default", finding.problem) for finding in findings]
     table = Table(("template", "locale", "problem"), rows, empty="no problems")
     return CommandResult(table, exit_code=ExitCode.FINDINGS if findings else ExitCode.DONE)
+
+
+@templates.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@command
+def start(context: Context, *, folder: Path, names: tuple[str, ...]) -> CommandResult:
+    """Write starter templates into DIR.
+
+    All of them, or those that are named. They are Markdown, for you to change. A template that is there already is left
+    as it is.
+    """
+    shipped = {starter.name: starter for starter in STARTERS.iterdir()}
+    for name in names:
+        if name not in shipped:
+            known = ", ".join(sorted(shipped))
+            raise TemplateError(f"there is no starter template {name!r}{nearest(name, shipped)} (there are {known})")
+    written: list[str] = []
+    for name in sorted(names or shipped):
+        if not (folder / name).exists():
+            (folder / name).mkdir(parents=True)
+            for file in shipped[name].iterdir():
+                with output_file(folder / name / file.name) as copied:
+                    copied.write(file.read_bytes())
+            written.append(name)
+    text = f"{folder}: {', '.join(written)}" if written else f"{folder} has them already"
+    return CommandResult({"folder": str(folder), "written": written}, text)

@@ -2,16 +2,20 @@
 
     emails/
         welcome/            subject.txt, body.html and body.txt (one of the two may be missing), template.toml
-        reminder/           subject.txt and body.md, which gives the HTML and, without a body.txt, the text
+        reminder/           subject.txt and body.md, which gives the HTML and, without a body.txt, the text; and a
+                            preheader.txt, which an inbox shows behind the subject
         welcome.de/         the same in German; a variant is whole: it takes no part from elsewhere
         billing/receipt/    called billing/receipt
         _layout.html        what templates extend and include; no template itself
         _markdown.html      the page around each body.md, in place of ours (`LAYOUT`), with
-                            `content` (its HTML), `subject`, `locale` and the context's variables
+                            `content` (its HTML), `subject`, `preheader`, `locale`, `language` (of the locale, else of
+                            template.toml), `brand` and the context's variables
+        template.toml       what holds for every template that does not say it itself
 
-`template.toml` may say `category`, `sender`, `transport`, `on_unknown` and `expires_seconds`; it stands beside the
-default language and holds for all. A version is a hash over the text of all files that a template is made of, those
-that it extends or includes too.
+`template.toml` may say `category`, `sender`, `transport`, `on_unknown` and `expires_seconds`, the `language` of the
+default locale (default en), and for Markdown a `[brand]`: `name`, `logo` (an address, or cid: of an inline image),
+`color` of buttons and links (#rrggbb) and `footer`. It stands beside the default language and holds for all. A version
+is a hash over the text of all files that a template is made of, those that it extends or includes too.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from effects_email.errors import TemplateError, TemplateNotFound
 LAYOUT_FILE = "_markdown.html"
 LAYOUT = """\
 <!doctype html>
-<html{% if locale %} lang="{{ locale }}"{% endif %}>
+<html lang="{{ language }}">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -46,26 +50,43 @@ LAYOUT = """\
 <meta name="supported-color-schemes" content="light dark">
 <title>{{ subject }}</title>
 <style>
+:root { color-scheme: light dark; supported-color-schemes: light dark; }
 body { margin: 0; padding: 0; background-color: #f4f4f5; color: #1f2328; -webkit-text-size-adjust: 100%; }
 .page { max-width: 600px; margin: 0 auto; padding: 24px; background-color: #ffffff;
-  font-family: -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; font-size: 16px; line-height: 1.5; }
+  font-family: -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; font-size: 16px; line-height: 1.5;
+  overflow-wrap: break-word; }
 h1 { font-size: 24px; line-height: 1.25; margin: 0 0 16px; }
 h2 { font-size: 20px; line-height: 1.25; margin: 24px 0 12px; }
 h3, h4, h5, h6 { font-size: 16px; line-height: 1.25; margin: 24px 0 8px; }
 p, ul, ol, pre, table, blockquote { margin: 0 0 16px; }
 ul, ol { padding-left: 24px; }
-a { color: #0b57d0; }
+a { color: {{ brand.color }}; }
+.button { display: inline-block; margin: 4px 0; padding: 10px 22px; border-radius: 6px; font-weight: 600; text-decoration: none;
+  color: {{ brand.ink }}; background-color: {{ brand.color }}; }
+.button:hover { opacity: 0.9; }
+.brand { margin: 0 0 24px; font-size: 18px; font-weight: 600; }
+.brand img { max-height: 48px; }
+.footer { margin: 32px 0 0; padding-top: 16px; border-top: 1px solid #d0d7de; color: #59636e; font-size: 13px; }
+.preheader { display: none; max-height: 0; overflow: hidden; mso-hide: all; }
 img { max-width: 100%; height: auto; border: 0; }
 blockquote { padding-left: 12px; border-left: 4px solid #d0d7de; }
 code { font-family: Menlo, Consolas, monospace; font-size: 14px; }
 pre { padding: 12px; background-color: #f4f4f5; white-space: pre-wrap; word-wrap: break-word; }
 table { border-collapse: collapse; }
+.page > table { width: 100%; }
 th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid #d0d7de; text-align: left; vertical-align: top; }
+th:last-child, td:last-child { padding-right: 0; }
 hr { height: 1px; margin: 24px 0; border: 0; background-color: #d0d7de; }
+@media (max-width: 480px) {
+  .page { padding: 16px !important; }
+  th, td { font-size: 14px !important; }
+}
 @media (prefers-color-scheme: dark) {
   body { background-color: #0d1117 !important; }
   .page { background-color: #161b22 !important; color: #e6edf3 !important; }
   a { color: #6cb6ff !important; }
+  .button { color: {{ brand.ink }} !important; }
+  .footer { color: #9198a1 !important; border-color: #444c56 !important; }
   pre { background-color: #0d1117 !important; }
   blockquote, th, td { border-color: #444c56 !important; }
   hr { background-color: #444c56 !important; }
@@ -73,15 +94,33 @@ hr { height: 1px; margin: 24px 0; border: 0; background-color: #d0d7de; }
 </style>
 </head>
 <body>
+{% if preheader %}
+<div class="preheader">{{ preheader }}{% for _ in range(60) %}&#847;&zwnj;&nbsp;{% endfor %}</div>
+{% endif %}
 <div class="page">
-{{ content }}</div>
+{% if brand.logo %}
+<p class="brand"><img src="{{ brand.logo }}" alt="{{ brand.name }}"></p>
+{% elif brand.name %}
+<p class="brand">{{ brand.name }}</p>
+{% endif %}
+{{ content }}
+{% if brand.footer %}
+<p class="footer">
+{% for line in brand.footer.splitlines() %}
+{{ line }}{% if not loop.last %}<br>{% endif %}
+
+{% endfor %}
+</p>
+{% endif %}
+</div>
 </body>
 </html>
 """
 
 
-Part: TypeAlias = Literal["subject.txt", "body.html", "body.md", "body.txt"]
-PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.md", "body.txt")
+Part: TypeAlias = Literal["subject.txt", "body.html", "body.md", "body.txt", "preheader.txt"]
+PARTS: tuple[Part, ...] = ("subject.txt", "body.html", "body.md", "body.txt", "preheader.txt")
+PREHEADER: Part = "preheader.txt"
 SETTINGS_FILE = "template.toml"
 SUBJECT: Part = "subject.txt"
 LOOK_AGAIN_SECONDS = 1.0  # so often at most is the folder looked at for changes
@@ -135,6 +174,25 @@ class MergedFolder(Traversable):
         return folders[0] if folders else candidates[0]
 
 
+class Brand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page around Markdown shows of the sender. `footer`: text, one line or several."""
+
+    name: str = ""
+    logo: Annotated[str, msgspec.Meta(pattern=r"^((https?://|cid:)[!-~]+)?$")] = ""
+    color: Annotated[str, msgspec.Meta(pattern=r"^#[0-9A-Fa-f]{6}$")] = "#0b57d0"
+    footer: str = ""
+
+    @property
+    def ink(self) -> str:
+        """The colour of words on `color`: white, or black where that reads better (WCAG's luminance)."""
+        red, green, blue = (int(self.color[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        luminance = sum(
+            share * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+            for share, part in ((0.2126, red), (0.7152, green), (0.0722, blue))
+        )
+        return "#ffffff" if 1.05 / (luminance + 0.05) >= (luminance + 0.05) / 0.05 else "#000000"
+
+
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of `template.toml`."""
 
@@ -143,6 +201,8 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: str | None = None
     on_unknown: OnUnknown | None = None
     expires_seconds: Annotated[float, msgspec.Meta(gt=0, le=EXPIRES_SECONDS_MAX)] | None = None
+    language: Annotated[str, msgspec.Meta(pattern=f"^{_LOCALE.pattern}$")] = "en"
+    brand: Brand = Brand()
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -252,18 +312,20 @@ class TemplateFolder:
     def _load(self, name: str, folder: str, locale: str | None) -> Version:
         sources: dict[str, str] = {}
         parts = tuple(part for part in PARTS if self.root.joinpath(folder, part).is_file())
-        if parts == (SUBJECT,):
+        if not {"body.html", "body.md", "body.txt"} & {*parts}:
             raise TemplateError(f"template {name!r}: {folder} has none of body.html, body.md and body.txt")
         if {"body.html", "body.md"} <= {*parts}:
             raise TemplateError(f"template {name!r}: {folder} has both body.html and body.md; delete one of them")
+        if PREHEADER in parts and "body.md" not in parts:
+            raise TemplateError(f"template {name!r}: {PREHEADER} is for body.md; write it into body.html")
         for part in parts:
             self._collect(name, f"{folder}/{part}", sources)
         if "body.md" in parts:
             self._collect(name, LAYOUT_FILE, sources)
-        text = self._text(f"{name}/{SETTINGS_FILE}")
-        if text is not None:
-            sources[f"{name}/{SETTINGS_FILE}"] = text
-        declared = _declared(name, text)
+        for path in (SETTINGS_FILE, f"{name}/{SETTINGS_FILE}"):
+            if (text := self._text(path)) is not None:
+                sources[path] = text
+        declared = _declared(name, sources)
         _, _, suffix = folder.partition(".")
         return Version(name, suffix or None, _hash(sources), parts, declared, sources)
 
@@ -312,7 +374,7 @@ class TemplateFolder:
             return ()
         marks: list[object] = []
         own = [version.path(part) for part in PARTS]  # one that is new is a change too
-        for path in sorted({*version.sources, *own, f"{version.name}/{SETTINGS_FILE}"}):
+        for path in sorted({*version.sources, *own, SETTINGS_FILE, f"{version.name}/{SETTINGS_FILE}"}):
             file = self.root.joinpath(path)
             marks.append(_mark(file))
         return tuple(marks)
@@ -381,13 +443,19 @@ def _shown(place: str) -> str:
     return place if place.startswith(PACKAGE) else str(Path(place).absolute())
 
 
-def _declared(name: str, text: str | None) -> Declared:
-    if text is None:
-        return Declared()
-    try:
-        return msgspec.convert(tomllib.loads(text), Declared)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise TemplateError(f"template {name!r}: {SETTINGS_FILE}: {error}") from None
+def _declared(name: str, sources: Mapping[str, str]) -> Declared:
+    """What the folder's file says, and over it the template's own."""
+    declared: dict[str, Any] = {}
+    for path in (SETTINGS_FILE, f"{name}/{SETTINGS_FILE}"):
+        try:
+            own = tomllib.loads(sources.get(path, ""))
+            msgspec.convert(own, Declared)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            where = SETTINGS_FILE if path != SETTINGS_FILE else f"{SETTINGS_FILE} of the folder"
+            raise TemplateError(f"template {name!r}: {where}: {error}") from None
+        brand = {**declared.get("brand", {}), **own.get("brand", {})}
+        declared = {**declared, **own, **({"brand": brand} if brand else {})}
+    return msgspec.convert(declared, Declared)
 
 
 def _hash(sources: Mapping[str, str]) -> str:

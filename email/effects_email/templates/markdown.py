@@ -4,6 +4,9 @@ A value of the context is text and never Markdown. What a template puts out, `{{
 characters while the Markdown is read, and becomes the value afterwards, escaped: no value can close a tag, begin a link
 or make a word bold. In a link's target a value is percent-encoded, unless it is the target's beginning; where each
 link leads is looked at when its values are in it.
+
+`[Pay now](https://…){.button}` is a link of the class `button`, which our page shows as one. Cells of a column that is
+aligned to the right, such as prices, are not broken into lines.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from jinja2.runtime import Context, new_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markdown_it import MarkdownIt
 from markdown_it.common.normalize_url import normalizeLink
+from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup
 
@@ -31,6 +35,8 @@ _HEX = str.maketrans("0123456789abcdef", "".join(chr(0xE010 + digit) for digit i
 _TAG = re.compile(r"(<[^<>]*>)")  # the reader writes no other < or >
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_BUTTON = "{.button}"
+_RIGHT = "text-align:right"  # as the reader styles a cell
 _VALUES = "effects values"  # among the globals of a rendering; no variable of a template can be called so
 
 
@@ -149,6 +155,9 @@ def html_of(source: str, values: Values | None = None) -> str:
     for token in _with_targets(tokens):
         name = "href" if token.type == "link_open" else "src"
         token.attrSet(name, _target(str(token.attrGet(name) or ""), values, image=token.type == "image"))
+    for token in tokens:
+        if token.attrGet("style") == _RIGHT:
+            token.attrSet("style", f"{_RIGHT};white-space:nowrap")
     rendered = _reader.renderer.render(tokens, _reader.options, {})
     pieces = _TAG.split(rendered)
     return "".join(values.fill(piece, _in_tag if place % 2 else _in_text) for place, piece in enumerate(pieces))
@@ -159,7 +168,20 @@ def _new_reader() -> MarkdownIt:
     # Looked at in `_target`, with the values in them: here every target is kept as it is written.
     reader.normalizeLink = lambda url: url  # type: ignore[method-assign]
     reader.validateLink = lambda url: True  # type: ignore[method-assign]
+    reader.inline.ruler.after("link", "button", _read_button)
     return reader
+
+
+def _read_button(state: StateInline, silent: bool) -> bool:
+    """`{.button}` right behind a link gives that its class."""
+    is_behind = not state.pending and bool(state.tokens) and state.tokens[-1].type == "link_close"
+    if silent or not is_behind or not state.src.startswith(_BUTTON, state.pos):
+        return False
+    level = state.tokens[-1].level
+    link = next(token for token in reversed(state.tokens) if token.type == "link_open" and token.level == level)
+    link.attrSet("class", "button")
+    state.pos += len(_BUTTON)
+    return True
 
 
 _reader = _new_reader()

@@ -6,7 +6,7 @@ Where a template has no text, its HTML is converted to readable text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from html.parser import HTMLParser
 from types import TracebackType
@@ -31,15 +31,22 @@ from markupsafe import Markup
 from effects_email.errors import EmailInvalid, RenderingFailed, TemplateError
 from effects_email.message.address import one_line
 from effects_email.templates import markdown
-from effects_email.templates.folder import LAYOUT_FILE, SUBJECT, Version
+from effects_email.templates.folder import LAYOUT_FILE, PREHEADER, SUBJECT, Version
 
 _BREAKS = {"br": 1, "p": 2, "div": 1, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 1, "ol": 1, "li": 1,
            "tr": 1, "table": 1, "blockquote": 2, "hr": 2, "section": 1, "article": 1, "header": 1, "footer": 1,
            "pre": 2}  # fmt: skip
 _FRAMES = {"blockquote", "table"}  # whose lines are laid out when they end
+_EMPTY = {"br", "hr", "img", "input", "meta", "link", "col", "wbr"}
 _SILENT = {"head", "script", "style", "title", "template"}
 _SPACE = re.compile(r"[ \t\r\n\f\v]+")  # not the no-break space
 _NO_SECTION = re.compile(r"<!\[(?![A-Za-z])")  # at which the parser gives up
+_HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
+_AT_RULE = re.compile(r"@[^@{};]*(?:;|\{(?:[^{}]*\{[^{}]*\})*[^{}]*\})")
+_STYLE, _STYLE_END = re.compile(r"<style[^<>]*>", re.IGNORECASE), re.compile(r"</style", re.IGNORECASE)
+_ROOT = re.compile(r":root\s*\{[^{}]*\}")
+_END_OF_HEAD = re.compile(r"</head>", re.IGNORECASE)
+_ROW_CHARS_MAX = 78  # of a table's line; a wider table is written cell by cell
 _GAPS = re.compile(r"\n{3,}")
 SUBJECT_CHARS_MAX = 1000
 COMPILED_MAX = 500  # versions kept; each has a few kilobytes
@@ -51,7 +58,14 @@ _NEVER_NESTED = frozenset(  # without content, or ended by the next one
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr", "p", "li",
      "dt", "dd", "tr", "td", "th", "thead", "tbody", "tfoot", "colgroup", "option", "optgroup")
 )  # fmt: skip
-_LAYOUT_VARIABLES = {"content", "subject", "locale"}  # what a page around Markdown is given
+_LAYOUT_VARIABLES = {
+    "content",
+    "subject",
+    "locale",
+    "language",
+    "preheader",
+    "brand",
+}  # what a page around Markdown is given
 _NAME_OF_UNDEFINED = re.compile(r"'(\w+)' is undefined|has no attribute '(\w+)'")
 
 
@@ -74,17 +88,33 @@ def _columns(rows: list[list[str]]) -> str:
     for row in rows:
         for place, cell in enumerate(row):
             widths[place] = max(widths.get(place, 0), len(cell))
+    if sum(widths.values()) + 2 * (len(widths) - 1) > _ROW_CHARS_MAX:
+        return _records(rows[0], rows[1:])
     lines = ["  ".join(cell.ljust(widths[place]) for place, cell in enumerate(row)).rstrip() for row in rows]
     if lines and len(lines) > 1:
         lines.insert(1, "  ".join("-" * width for width in widths.values()))
     return "\n".join(lines)
 
 
-class _Reader(HTMLParser):
-    """Collects words and line breaks. A link is its text and, in brackets, where it goes."""
+def _records(heads: list[str], rows: list[list[str]]) -> str:
+    """The rows of a wide table, each as lines of its own: `Item: Teapot`, whose length is that of its cells."""
+    named = [[(heads[place] if place < len(heads) else "", cell) for place, cell in enumerate(row)] for row in rows]
+    records = ("\n".join(f"{head}: {cell}" if head else cell for head, cell in cells if cell) for cells in named)
+    return "\n\n".join(filter(None, records)) or "  ".join(heads)
 
-    def __init__(self) -> None:
+
+class _Reader(HTMLParser):
+    """Collects words and line breaks. A link is its text and, in brackets, where it goes.
+
+    Args:
+        skips_hidden: leave out elements that are styled `display: none`, such as a preheader.
+    """
+
+    def __init__(self, *, skips_hidden: bool) -> None:
         super().__init__(convert_charrefs=True)
+        self._skips_hidden = skips_hidden
+        self._hidden = ""  # the name of the hidden element that has begun
+        self.hidden_depth = 0  # elements of its name that are open within it, itself included
         self._out: list[str] = []
         self._silent = 0
         self._links: list[tuple[str, int]] = []
@@ -96,6 +126,10 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
+        if not self._is_hidden(tag, attributes):
+            self._begin(tag, attributes)
+
+    def _begin(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         if tag in _SILENT or tag == "body":  # which may begin where the end of head was left out, as HTML allows
             self._silent = 0 if tag == "body" else self._silent + 1
         elif tag == "a":
@@ -128,7 +162,21 @@ class _Reader(HTMLParser):
         if tag not in ("br", "hr", "img"):
             self.handle_endtag(tag)
 
+    def _is_hidden(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
+        """Whether it belongs to a hidden element, or is one that can hold words."""
+        if self.hidden_depth:
+            self.hidden_depth += tag == self._hidden
+        elif self._skips_hidden and tag not in _EMPTY and _HIDDEN.search(attributes.get("style") or ""):
+            self._hidden, self.hidden_depth = tag, 1
+        return self.hidden_depth > 0
+
     def handle_endtag(self, tag: str) -> None:
+        if self.hidden_depth:
+            self.hidden_depth -= tag == self._hidden
+        else:
+            self._end(tag)
+
+    def _end(self, tag: str) -> None:
         if tag in _SILENT:
             self._silent = max(0, self._silent - 1)
         elif tag == "a" and self._links:
@@ -145,7 +193,7 @@ class _Reader(HTMLParser):
             self._owed = max(self._owed, _BREAKS[tag])
 
     def handle_data(self, data: str) -> None:
-        if self._silent or not data:
+        if self._silent or self.hidden_depth or not data:
             return
         if self._verbatim:
             self._write(data)
@@ -224,12 +272,20 @@ def text_of(html: str) -> str:
 
     Ends with a line break if it has any words.
     """
-    reader = _Reader()
-    reader.feed(_with_whole_tags(html))
-    reader.close()
+    whole = _with_whole_tags(html)
+    reader = _read(whole, skips_hidden=True)
+    if reader.hidden_depth:  # its end is missing, and all that follows would be
+        reader = _read(whole, skips_hidden=False)
     lines = "\n".join(line.rstrip() for line in reader.text().split("\n"))
     text = _GAPS.sub("\n\n", lines).strip("\n")
     return f"{text}\n" if text else ""
+
+
+def _read(html: str, *, skips_hidden: bool) -> _Reader:
+    reader = _Reader(skips_hidden=skips_hidden)
+    reader.feed(html)
+    reader.close()
+    return reader
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -253,7 +309,9 @@ class Renderer:
 
     def __init__(self) -> None:
         self._compiled: dict[tuple[str, str | None, str], dict[str, Template]] = {}
-        self._inliner = css_inline.CSSInliner(load_remote_stylesheets=False, keep_at_rules=True)
+        self._inliner = css_inline.CSSInliner(
+            load_remote_stylesheets=False, keep_style_tags=True, remove_inlined_selectors=True
+        )
 
     def render(self, version: Version, context: Mapping[str, Any]) -> Rendered:
         """
@@ -266,14 +324,19 @@ class Renderer:
         rendered = {
             name: _render(version, name, partial(templates[name].render, context))
             for name in templates
-            if name not in ("body.md", LAYOUT_FILE)
+            if name not in ("body.md", PREHEADER, LAYOUT_FILE)
         }
         subject, text, html = rendered[SUBJECT], rendered.get("body.txt"), rendered.get("body.html")
         if "body.md" in templates:
             values = markdown.Values()
             source = _render(version, "body.md", partial(markdown.source_of, templates["body.md"], context, values))
             content = _render(version, "body.md", partial(markdown.html_of, source, values))
-            html = self._page(version, content, subject, context)
+            preheader = (
+                _render(version, PREHEADER, partial(templates[PREHEADER].render, context))
+                if PREHEADER in templates
+                else ""
+            )
+            html = self._page(version, content, subject, context, preheader)
         return self.take(version, subject, text, html)
 
     def take_markdown(self, version: Version, subject: str, text: str | None, source: str) -> Rendered:
@@ -313,14 +376,21 @@ class Renderer:
         """
         self._templates(version)
 
-    def _page(self, version: Version, content: str, subject: str, context: Mapping[str, Any]) -> str:
+    def _page(
+        self, version: Version, content: str, subject: str, context: Mapping[str, Any], preheader: str = ""
+    ) -> str:
         """The whole HTML of a Markdown body."""
-        frame = {**context, "content": Markup(content), "subject": one_line(subject), "locale": version.locale}  # noqa: S704 - of our reader
+        declared = version.declared
+        frame = {
+            **context, "content": Markup(content), "subject": one_line(subject),  # noqa: S704 - of our reader
+            "locale": version.locale, "language": version.locale or declared.language, "brand": declared.brand,
+            "preheader": one_line(preheader),
+        }  # fmt: skip
         return _render(version, LAYOUT_FILE, partial(self._templates(version)[LAYOUT_FILE].render, frame))
 
     def _inlined(self, version: Version, html: str) -> str:
         try:
-            return self._inliner.inline(html)
+            return _with_roots(self._inliner.inline(html), html)
         except css_inline.InlineError as error:  # its text may quote the page
             raise RenderingFailed(
                 f"template {version.name!r}: the styles of its HTML cannot be inlined ({type(error).__name__})"
@@ -337,6 +407,20 @@ class Renderer:
                 self._compiled.clear()
             self._compiled[key] = compiled
         return compiled
+
+
+def _with_roots(inlined: str, html: str) -> str:
+    """With the `:root` rules, among which a mail program looks whether a message knows the dark."""
+    roots = "\n".join(root for style in _styles(html) for root in _ROOT.findall(_AT_RULE.sub("", style)))
+    return _END_OF_HEAD.sub(lambda end: f"<style>{roots}</style>{end[0]}", inlined, count=1) if roots else inlined
+
+
+def _styles(html: str) -> Iterator[str]:
+    """The style sheets of a page."""
+    begin = _STYLE.search(html)
+    while begin is not None and (end := _STYLE_END.search(html, begin.end())) is not None:
+        yield html[begin.end() : end.start()]
+        begin = _STYLE.search(html, end.end())
 
 
 def _environment(version: Version, name: str) -> ImmutableSandboxedEnvironment:

@@ -67,6 +67,21 @@ def test_texts_of_a_subclass_are_words_as_any(make_shop: MakeShop, post: Post) -
     assert b"X-Order: 7" in post.bytes[0]
 
 
+def test_one_address_is_a_list_of_one_and_a_person_stands_once(make_shop: MakeShop, post: Post) -> None:
+    shop = make_shop(templates=None)
+    send(
+        shop, to=["Ann <ann@example.com>", "ann@EXAMPLE.com"], cc="Bob <bob@example.com>", group=True,
+        bcc=["bob@example.com", "ann@example.com", "cat@example.com"], reply_to="help@shop.example",
+    )  # fmt: skip
+    Worker(shop).drain()
+    [data] = post.bytes
+    message = message_from_bytes(data, policy=policy.default)
+    shown = [str(message[name]) for name in ("To", "Cc", "Reply-To")]
+    assert shown == ["Ann <ann@example.com>", "Bob <bob@example.com>", "help@shop.example"]
+    [outgoing] = post.outgoing
+    assert sorted(outgoing.recipients) == ["ann@example.com", "bob@example.com", "cat@example.com"]
+
+
 def test_the_text_is_made_from_the_html(make_shop: MakeShop, post: Post) -> None:
     shop = make_shop()
     send(shop, text=None, html="<p>Hello <b>Ann</b></p>")

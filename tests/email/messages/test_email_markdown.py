@@ -153,10 +153,10 @@ def test_the_page_around_it_is_light_and_dark_and_its_styles_are_inlined(tmp_pat
     assert "@media (prefers-color-scheme: dark)" in html
     assert 'name="viewport"' in html
     assert "<title>s</title>" in html
-    assert "lang=" not in html
+    assert '<html lang="en"' in html
     assert html.count("<table") == 1  # the template's own
     write(tmp_path, {"mail.de/subject.txt": "s", "mail.de/body.md": "x"})
-    assert '<html lang="de">' in (Renderer().render(TemplateFolder(tmp_path).find("mail", "de"), {}).html or "")
+    assert '<html lang="de"' in (Renderer().render(TemplateFolder(tmp_path).find("mail", "de"), {}).html or "")
 
 
 def test_an_app_has_a_page_of_its_own(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"to": [], "group": True}, EmailInvalid, "to, cc and bcc are empty"),
     ({"to": [f"u{n}@x.example" for n in range(101)], "group": True}, EmailInvalid, "at most 100 recipients"),
     ({"cc": ["b@x.example"]}, EmailInvalid, "cc is for a message to a group"),
-    ({"to": ["a@x.example"], "group": True, "bcc": "b@x.example"}, EmailInvalid, "bcc is one address; give a list"),
+    ({"to": ["a@x.example"], "group": True, "bcc": b"b@x.example"}, EmailInvalid, "bcc is a bytes; give a list"),
     ({"to": ["a@x.example"], "group": True, "category": "news"}, EmailInvalid, "a message to a group has no category"),
     ({"context": []}, EmailInvalid, "context is a list; give a dict"),
     ({"context": {"name": object()}}, EmailInvalid, "context.name: object has no JSON form"),

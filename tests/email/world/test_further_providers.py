@@ -73,6 +73,23 @@ def test_sendgrid_gets_the_message_as_fields(opened: Callable[[str, Postbox], Tr
     }  # fmt: skip
 
 
+def test_sendgrid_gets_an_invitation_as_a_part_of_the_body(opened: Callable[[str, Postbox], Transport]) -> None:
+    """Of its type, `method` is the one parameter that SendGrid takes."""
+    calendar = b"BEGIN:VCALENDAR\r\nMETHOD:REQUEST\r\nEND:VCALENDAR\r\n"
+    digest = hashlib.sha256(calendar).hexdigest()
+    invitation = Attachment(
+        url="own:invite", filename="invite.ics", content_type="text/calendar; method=REQUEST; charset=utf-8",
+        size_bytes=len(calendar), sha256=digest,
+    )  # fmt: skip
+    box = SendGridBox()
+    message = outgoing_message(attachments=(invitation,), files={digest: calendar})
+    opened("sendgrid", box).send(message, release=Released(), seconds=10)
+    [taken] = box.messages
+    assert taken["content"][-1] == {"type": "text/calendar; method=REQUEST", "value": calendar.decode()}
+    [attached] = taken["attachments"]
+    assert (attached["type"], base64.b64decode(attached["content"])) == ("application/ics", calendar)
+
+
 def test_mailgun_gets_our_bytes(opened: Callable[[str, Postbox], Transport]) -> None:
     box = MailgunBox()
     message = outgoing_message(ANN, CAT, to=(Address("ann", "example.org"),), bcc=(Address("cat", "example.org"),))

@@ -5,9 +5,12 @@ The message carries the custom argument `effects_message`, by which its events a
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from effects_email.message.attachments import is_invitation
 from effects_email.message.source import Address
 from effects_email.transport.base import OutgoingMessage
 from effects_email.transport.http_api import fields
@@ -22,6 +25,7 @@ from effects_email.transport.http_api.transport import (
 )
 from effects_email.transport.url import TransportURL
 
+_METHOD = re.compile("method=[A-Z]+")
 ARGUMENT, COUNT_ARGUMENT = "effects_message", "effects_recipients"
 ID_HEADER = "x-message-id"
 
@@ -49,12 +53,13 @@ class SendGrid(TakesAllOrNone, CannotBeAsked):
     def request(self, outgoing: OutgoingMessage, token: str, recipients: Sequence[str]) -> ProviderRequest:
         source, people = outgoing.source, fields.shown_groups(outgoing, recipients)
         to = {"to": _people(people.to), "cc": _people(people.cc), "bcc": _people(people.bcc)}
-        texts = {"text/plain": source.text, "text/html": source.html}
+        attached = fields.files(outgoing)
+        texts = [("text/plain", source.text), ("text/html", source.html), *map(_calendar, filter(_invites, attached))]
         document: dict[str, Any] = {
             "personalizations": [{name: addresses for name, addresses in to.items() if addresses}],
             "from": _person(source.sender),
             "subject": source.subject,
-            "content": [{"type": kind, "value": text} for kind, text in texts.items() if text],
+            "content": [{"type": kind, "value": text} for kind, text in texts if text],
             "headers": fields.headers(outgoing),
             "custom_args": {
                 ARGUMENT: fields.reference(outgoing.message_id), COUNT_ARGUMENT: str(len(recipients)),
@@ -64,7 +69,7 @@ class SendGrid(TakesAllOrNone, CannotBeAsked):
         optional = {
             "reply_to_list": _people(source.reply_to),
             "categories": list(source.tags),
-            "attachments": [_file(file) for file in fields.files(outgoing)],
+            "attachments": [_file(file) for file in attached],
         }
         document.update({name: value for name, value in optional.items() if value})
         return ProviderRequest("/v3/mail/send", {"authorization": f"Bearer {token}"}, document)
@@ -100,9 +105,23 @@ def _person(address: Address) -> dict[str, str]:
     return {"email": address.spec, "name": address.name} if address.name else {"email": address.spec}
 
 
+def _invites(file: fields.AttachedFile) -> bool:
+    return is_invitation(file.attachment)
+
+
+def _calendar(file: fields.AttachedFile) -> tuple[str, str]:
+    """An invitation as a part of the body, where a mail program looks for the buttons to accept it."""
+    method = next(
+        filter(_METHOD.fullmatch, file.attachment.content_type.split("; ")), ""
+    )  # it takes no other parameter
+    kind = f"text/calendar; {method}" if method else "text/calendar"
+    return kind, base64.b64decode(file.content).decode()
+
+
 def _file(file: fields.AttachedFile) -> dict[str, str]:
     attachment = file.attachment
-    document = {"content": file.content, "filename": attachment.filename, "type": attachment.content_type}
+    kind = "application/ics" if _invites(file) else attachment.content_type  # as `message.mime` attaches it
+    document = {"content": file.content, "filename": attachment.filename, "type": kind}
     if attachment.content_id is None:
         return {**document, "disposition": "attachment"}
     return {**document, "disposition": "inline", "content_id": attachment.content_id}
