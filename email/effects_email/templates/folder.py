@@ -61,8 +61,8 @@ h3, h4, h5, h6 { font-size: 16px; line-height: 1.25; margin: 24px 0 8px; }
 p, ul, ol, pre, table, blockquote { margin: 0 0 16px; }
 ul, ol { padding-left: 24px; }
 a { color: {{ brand.color }}; }
-.button { display: inline-block; margin: 4px 0; padding: 10px 22px; border-radius: 6px; font-weight: 600; text-decoration: none;
-  color: {{ brand.ink }}; background-color: {{ brand.color }}; }
+.button { display: inline-block; margin: 4px 0; padding: 10px 22px; border-radius: 6px; font-weight: 600;
+  text-decoration: none; color: {{ brand.ink }}; background-color: {{ brand.color }}; }
 .button:hover { opacity: 0.9; }
 .brand { margin: 0 0 24px; font-size: 18px; font-weight: 600; }
 .brand img { max-height: 48px; }
