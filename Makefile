@@ -31,8 +31,11 @@ demo: $(VENV)/.demo
 
 # An inbox of what an example sends, with its first message. Nothing leaves this machine.
 dev: $(VENV)/.demo
-	cd examples && export EFFECTS_DATABASE_URL=sqlite:///dev.db PATH="$(CURDIR)/$(BIN):$$PATH" \
-	&& effects --app signup:app init && python signup.py ann@example.com Ann \
+	cd examples && rm -rf dev.db* .effects-dev \
+	&& export EFFECTS_DATABASE_URL=sqlite:///dev.db PATH="$(CURDIR)/$(BIN):$$PATH" && eval "export $$(effects keys generate)" \
+	&& effects --app signup:app init \
+	&& effects --app signup:app webhooks endpoints add https://crm.example/hooks --pattern "user.*" \
+	&& python signup.py ann@example.com Ann \
 	&& exec effects --app signup:app dev --take-over
 
 # The site, in site/. Fails for a warning and for a link that leads nowhere.

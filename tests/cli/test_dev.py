@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -368,3 +369,26 @@ def test_retries_pauses_and_schedules_follow_the_clock_which_never_goes_back(
 
 def _came(server: DevServer, name: str) -> int:
     return server.page("/dev/webhooks").count(f"https://{name}.example/hooks")
+
+
+def test_make_dev_shows_a_first_message_and_a_first_webhook(tmp_path: Path) -> None:
+    """The recipe as it stands, in a copy of the examples, on a port that is free."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    [recipe] = re.findall(r"^dev: .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("dev.db*", ".effects-dev"))
+    script = recipe.replace("$(CURDIR)/$(BIN)", str(Path(sys.executable).parent)).replace("$$", "$").rstrip()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("EFFECTS_")}
+    log = tmp_path / "make.log"
+    with log.open("wb") as file:
+        command = ["bash", "-c", f"{script} --port 0"]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT, env=clean)
+    server = DevServer(process, log)
+    try:
+        server.started()
+        wait_until(lambda: "Welcome, Ann" in server.page("/dev/mail"))
+        wait_until(lambda: "https://crm.example/hooks" in server.page("/dev/webhooks"))
+        assert server.stop() in (0, 130)
+    finally:
+        server.client.close()
+        process.kill()
+        process.wait()

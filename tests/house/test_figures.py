@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from tests.house.imports import dotted
 from tests.house.source import modules, name_of
 
-MODULES_MAX = 429
+MODULES_MAX = 430
 NAMES_PER_1000_LINES_MAX = 38.0
 IMPORT_LINES_SHARE_MAX = 0.1
 MARK_LINES_MAX = 3  # of a package that says no more than what it is

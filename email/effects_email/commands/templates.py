@@ -164,8 +164,10 @@ def start(context: Context, *, folder: Path, names: tuple[str, ...]) -> CommandR
     shipped = {starter.name: starter for starter in STARTERS.iterdir()}
     for name in names:
         if name not in shipped:
-            known = ", ".join(sorted(shipped))
-            raise TemplateError(f"there is no starter template {name!r}{nearest(name, shipped)} (there are {known})")
+            names_shown = ", ".join(sorted(shipped))
+            raise TemplateError(
+                f"there is no starter template {name!r}{nearest(name, shipped)} (there are {names_shown})"
+            )
     written: list[str] = []
     for name in sorted(names or shipped):
         if not (folder / name).exists():

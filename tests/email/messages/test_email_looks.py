@@ -13,7 +13,8 @@ from effects_email.commands.templates import STARTERS
 from effects_email.templates.folder import Brand, TemplateFolder, without_template
 from effects_email.templates.gallery import cases_of, lint
 from effects_email.templates.markdown import html_of
-from effects_email.templates.rendering import Rendered, Renderer, text_of
+from effects_email.templates.plain_text import text_of
+from effects_email.templates.rendering import Rendered, Renderer
 from tests.cli.conftest import Run
 from tests.email.messages.conftest import write
 

@@ -18,7 +18,8 @@ from effects_email import EmailInvalid, RenderingFailed, TemplateError, escape_m
 from effects_email.templates.folder import TemplateFolder
 from effects_email.templates.gallery import lint, variables_of
 from effects_email.templates.markdown import html_of
-from effects_email.templates.rendering import Rendered, Renderer, text_of
+from effects_email.templates.plain_text import text_of
+from effects_email.templates.rendering import Rendered, Renderer
 from tests.email.messages.conftest import MakeShop, write
 from tests.email.messages.post import Post
 

@@ -15,7 +15,8 @@ from effects_email import EmailInvalid, RenderingFailed, TemplateError, Template
 from effects_email.templates import folder as templates_module
 from effects_email.templates.folder import TemplateFolder, Version, locale_chain
 from effects_email.templates.gallery import lint
-from effects_email.templates.rendering import Renderer, text_of
+from effects_email.templates.plain_text import text_of
+from effects_email.templates.rendering import Renderer
 from tests.email.messages.conftest import CONTEXT, FILES, write
 
 Say = Callable[..., Any]
