@@ -151,8 +151,10 @@ class Host:
         store._reading = contextmanager(lambda connect: self._world().read(lambda: reading(connect)))
 
     def _tell(self, driver: sqlite3.Connection) -> None:
-        """The world's clock and randomness in place of SQLite's own."""
-        driver.create_function("julianday", 1, lambda of: UNIX_DAY + self._world().now() / 86400.0)
+        """The world's clock and randomness in place of SQLite's own; as that, the clock is read once a statement."""
+        driver.create_function(
+            "julianday", 1, lambda of: UNIX_DAY + self._world().now() / 86400.0, deterministic=True
+        )  # fmt: skip
         driver.create_function("random", 0, lambda: self._world().random())
         driver.create_function("true_time", 0, lambda: self._world().true_time())
 
