@@ -31,10 +31,10 @@ POINTS: dict[str, str] = {
     "fire.before_commit": "slots and their jobs written, not committed",
     "fire.committed": "slots and their jobs committed, workers not notified",
     "prune.before_commit": "a batch of old jobs deleted, not committed",
-    "prune.committed": "a batch of old jobs gone, the next not begun",
+    "prune.committed": "a batch of old jobs deleted, the next not begun",
     "bulk.before_commit": "a chunk of jobs acted on, not committed",
     "bulk.committed": "a chunk of jobs acted on, the next not begun",
-    "migration.built": "an index built beside workers, its revision not recorded",
+    "migration.built": "an index built alongside workers, its revision not recorded",
     "migration.before_commit": "a revision applied, not committed",
 }
 _hook: Callable[[str], None] | None = None

@@ -263,3 +263,46 @@ def _has(command: click.Command, name: str) -> bool:
 
 def _option(command: str, name: str) -> click.Parameter:
     return next(option for option in COMMANDS[command].params if name in option.opts)
+
+
+# Habits that make a sentence read twice, with how often the documents and the dashboard's templates may have them: a
+# tenth of what they once had, or what they have today. A bound is only ever lowered.
+HABITS = {
+    "headless subject": (
+        r"(?:^|[.:;|] +)What (?:is|was|has|had|ends?|ended|comes?|came|goes|failed|happens?|remains?|follows?|waits?"
+        r"|they|it|a|an|the|your|no)\b[^?\n]{0,60}?(?=\n|[^?]{0,80}\.)",
+        4, 4,
+    ),
+    "at once, for now": (r"\bat once\b", 5, 3),
+    "of its own": (
+        r"\bof (?:its|their|your|our) own"
+        r"(?=\s*(?:[.,;:)|]|$|(?:that|which|is|are|in|on|and|or|it|there|here|has|have|until)\b))",
+        7, 1,
+    ),
+    "beside, for with or next to": (r"\bbeside\b", 4, 2),
+    "gives, takes": (
+        r"\b(?:gives|takes)\b(?!\s(?:at most|longer|less|its time|time|precedence|half|an hour|over|up\b|way\b|where"
+        r"|four|a (?:quarter|sixth|fifth|second|minute)|10 s|the file's lock|the (?:same memory|job's row lock)))",
+        15, 4,
+    ),
+    "those that": (r"\b[Tt]hose (?:that|of|who)\b", 4, 3),
+    "a person": (r"\ba person\b|\bnobody\b|\bno one\b", 3, 1),
+    "gone": (r"\bgone\b", 2, 1),
+    "mend, lies, stands, bears": (r"\bmends?\b|\bmended\b|\blies\b|\bstands\b|\bbears\b", 2, 1),
+    "two clauses and a semicolon": (r";", 570, 25),
+}  # fmt: skip
+CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+GENERATED = {"mistakes.md"}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_habits_that_make_a_sentence_read_twice_are_rare(habit: str) -> None:
+    pattern, in_documents, in_templates = re.compile(HABITS[habit][0]), HABITS[habit][1], HABITS[habit][2]
+    folders = [
+        path for path in _pages() if path.name not in GENERATED and path.parent.name not in ("tests", "benchmarks")
+    ]
+    documents = [*folders, *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md"))]
+    prose = [CODE.sub("", path.read_text(encoding="utf-8")) for path in documents]
+    templates = [path.read_text(encoding="utf-8") for folder in PACKAGES.values() for path in folder.rglob("*.html")]
+    assert sum(len(pattern.findall(text)) for text in prose) <= in_documents
+    assert sum(len(pattern.findall(text)) for text in templates) <= in_templates

@@ -30,7 +30,7 @@ _log = own_logger("effects.webhooks")
 declare(
     {
         "webhook.connected": "connection open, nothing of the request written",
-        "webhook.written": "request written, nothing of the answer read",
+        "webhook.written": "request written, nothing of the response read",
         "webhook.answered": "answer read, outcome not recorded",
     }
 )

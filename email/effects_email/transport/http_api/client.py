@@ -41,7 +41,7 @@ SWEEP_SECONDS = 4.0
 declare(
     {
         "provider.released": "marked, nothing of the request written",
-        "provider.written": "request written, nothing of the answer read",
+        "provider.written": "request written, nothing of the response read",
         "provider.answered": "answer read, nothing recorded",
     }
 )

@@ -37,8 +37,8 @@ declare(
         "email.released": "marked, the answer to DATA not read",
         "email.data": "354 read, nothing of the body written",
         "email.body": "the body written but for its last piece",
-        "email.dot": "the dot written, no answer read",
-        "email.answered": "the answer read, nothing recorded",
+        "email.dot": "the dot written, no response read",
+        "email.answered": "the response read, nothing recorded",
         "email.behind": "announced behind another message, nothing marked",
         "email.quit": "a session is about to be left",
     }
