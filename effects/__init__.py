@@ -24,6 +24,7 @@ with lazy.names(__name__):
     from effects.errors import ConfigurationError as ConfigurationError
     from effects.errors import DeliveryError as DeliveryError
     from effects.errors import EffectsError as EffectsError
+    from effects.errors import EffectUnknown as EffectUnknown
     from effects.errors import EnqueueError as EnqueueError
     from effects.errors import IdempotencyConflict as IdempotencyConflict
     from effects.errors import JobNotFound as JobNotFound

@@ -182,6 +182,10 @@ class DeliveryError(EffectsError):
         self.code = code
 
 
+class EffectUnknown(EffectsError):
+    """The effect may have happened, in full or in part, and is not repeated by itself: a person finds out."""
+
+
 def code_of(error: BaseException) -> str:
     """What an error is called in a record: the code that we gave it, the SQLSTATE of a database, else its class.
 

@@ -29,6 +29,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/findings.md", "py"): "tests/docs/test_findings.py",
     ("docs/findings.md", "sh"): "tests/docs/test_findings.py",
     ("docs/findings.md", "sql"): "tests/docs/test_findings.py",
+    ("docs/from-django-tasks.md", "py"): "tests/examples/test_django_tasks.py",
     ("docs/jobs.md", "sql"): "tests/docs/test_every_block.py",
     **{
         ("docs/partner.md", language): "tests/webhooks/test_partner_page.py"

@@ -22,7 +22,7 @@ def test_what_django_sends_is_written_rolled_back_and_sent(manage: Manage) -> No
 @pytest.mark.slow
 @on_one_empty_database
 def test_djangos_own_tests_of_a_backend_pass(manage: Manage) -> None:
-    path = os.pathsep.join((CASES, needs.django_tests()))
+    path = os.pathsep.join((CASES, needs.django_tests("mail")))
     done = manage("test", "mails_of_django", "--noinput", PYTHONPATH=path, DJANGO_SETTINGS_MODULE="shop.accounts")
     assert "Ran 18 tests" in done.stderr
     assert "OK (expected failures=5)" in done.stderr

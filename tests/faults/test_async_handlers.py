@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from tests.support.waiting import wait_until
 from tests.support.worker_parts import HardEnd
 
 IN_FLIGHT = 1_000
+OF_THE_CALLER: ContextVar[str] = ContextVar("OF_THE_CALLER")
 FREQUENT: dict[str, Any] = {"heartbeat_seconds": 0.1, "lease_seconds": 30.0, "poll_seconds": 0.1}
 
 
@@ -129,6 +131,21 @@ def test_a_decorated_function_is_released_before_it_is_called(app_factory: AppFa
     page.using(key="incident:7").enqueue(team=1)
     assert Worker(app).drain(30).counts == {"succeeded": 1}
     assert seen[0] is not None
+
+
+def test_a_handler_inherits_nothing_of_who_drains(app_factory: AppFactory) -> None:
+    """As in a thread. A framework may note there which thread serves its calls, and wait for the one that drains."""
+    seen = []
+    app = app_factory(job_types=[])
+
+    @app.job("pager.look")
+    async def look() -> None:
+        seen.append(OF_THE_CALLER.get("nothing"))
+
+    look.enqueue()
+    OF_THE_CALLER.set("something")
+    Worker(app).drain()
+    assert seen == ["nothing"]
 
 
 @pytest.mark.parametrize(("moves", "verdict"), [("wait", "not_done"), ("release wait", "unknown")])

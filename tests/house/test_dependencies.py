@@ -47,7 +47,7 @@ FIXED = {
 NO_KNOWN_HOLE = {
     "a2wsgi", "aiosqlite", "alembic", "asyncpg", "axe-playwright-python", "basedpyright", "botocore", "click",
     "cronsim",
-    "css-inline", "django-allauth", "django-post-office", "dkimpy", "duckdb", "email-validator",
+    "css-inline", "django-allauth", "django-post-office", "django-tasks", "dkimpy", "duckdb", "email-validator",
     "hatchling", "httptools", "httpx", "hypothesis", "import-linter", "isal",
     "kubernetes-validate", "markdown-it-py", "markupsafe", "mkdocs-material", "mkdocstrings-python", "moto", "msgspec",
     "mypy", "obstore", "openpyxl", "openxml-audit", "pyzipper",

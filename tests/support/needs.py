@@ -35,13 +35,16 @@ def npm(package: str) -> str:
     return missing(f"npm's {package} is not installed: npm install --no-save --prefix .venv/node {package}")
 
 
-def django_tests() -> str:
-    """The folder `tests` of Django's source, of the installed release."""
+def django_tests(of: str) -> str:
+    """The folder `tests` of Django's source, of the installed release if that has tests of this, else of the newest."""
     import django  # noqa: PLC0415 - by the few tests that need it
 
     sources = Path(os.environ.get("DJANGO_SOURCES") or _INSTALLED / "sources")
-    folder = sources / f"django-{django.__version__}" / "tests"
-    return str(folder) if folder.is_dir() else missing(f"Django's source is not in {folder.parent} (.ci/run)")
+    newest = sorted(sources.glob("django-*/tests"), reverse=True)
+    for folder in (sources / f"django-{django.__version__}" / "tests", *newest):
+        if (folder / of).is_dir():
+            return str(folder)
+    return missing(f"Django's source with tests/{of} is not in {sources} (.ci/run)")
 
 
 def missing(why: str) -> NoReturn:

@@ -11,7 +11,7 @@ from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from effects.app.default import set_default
-from effects.contrib.django.project import ALIAS, ProjectEffects, follow, make_app
+from effects.contrib.django.project import ALIAS, ProjectEffects, follow, make_app, task_backends
 from effects.errors import SchemaMismatch
 
 
@@ -35,6 +35,10 @@ class EffectsConfig(AppConfig):
         set_default(self.app)
         connection_created.connect(self._follow, dispatch_uid="effects")
         post_migrate.connect(self._register_schedules, sender=self, dispatch_uid="effects")
+        if task_backends():
+            from effects.contrib.django.tasks import register  # noqa: PLC0415 - Django may be without them
+
+            register(self.app)
         autodiscover_modules("jobs")
 
     def _follow(self, connection: Any, **_: Any) -> None:

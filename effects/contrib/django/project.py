@@ -5,7 +5,7 @@ It knows Django's transactions, and can go through Django's connection.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -94,6 +94,11 @@ class ProjectEffects(Effects):
             if self._is_made or not job_type.is_async:
                 close_connections_around(job_type)
 
+    @property
+    def queues(self) -> Sequence[str]:
+        """As those of `Effects`, and the QUEUES of our backends in TASKS."""
+        return tuple(dict.fromkeys((*super().queues, *(queue for each in task_backends() for queue in each["QUEUES"]))))
+
     def current_session(self) -> Any:
         """Django's connection to our database, if a transaction is open on it."""
         connection = _connection_in_transaction(self.alias)
@@ -112,6 +117,15 @@ class ProjectEffects(Effects):
                 "whatever becomes of that transaction"
             )
         return session
+
+
+TASK_BACKEND = "effects.contrib.django.tasks.TaskBackend"
+
+
+def task_backends() -> list[dict[str, Any]]:
+    """The entries of TASKS that name our backend."""
+    entries = getattr(settings, "TASKS", None) or {}
+    return [{"QUEUES": (), **each} for each in entries.values() if each.get("BACKEND") == TASK_BACKEND]
 
 
 def _connection_in_transaction(alias: str) -> Any:

@@ -73,6 +73,17 @@ def payloads(store: Store) -> Sequence[Row[Any]]:
         return store.all(connection, _payloads)
 
 
+def payload_of(store: Store, connection: Connection, job_id: int) -> str | None:
+    """The payload (JSON text, what is sealed in it sealed) of a job, live or ended; for the app that wrote it."""
+    payload: str | None = store.value(connection, _payload_of, id=job_id)
+    return payload
+
+
+def _payload_of(sql: Sql) -> str:
+    payload = f"SELECT {sql.json_text('payload')} AS payload FROM"
+    return f"{payload} {sql.jobs} WHERE id = :id UNION ALL {payload} {sql.job_history} WHERE id = :id LIMIT 1"
+
+
 def _dead_letters(sql: Sql) -> str:
     return f"""
     SELECT id, job_type, error_code, last_error FROM {sql.job_history}

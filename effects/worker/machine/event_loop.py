@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -213,7 +213,7 @@ class EventLoop:
             owner: whose code runs while this task, or one that it started, does.
             ended: called with the task at its end.
         """
-        context = copy_context()
+        context = Context()  # as that of a new thread: what the caller of `drain` has in its own is not a handler's
         context.run(_owner.set, owner)
         context.run(use_for_long_calls, self._long_calls)
         task = _OwnedTask(coroutine, loop=self._loop, context=context)  # handlers may change what makes their own
