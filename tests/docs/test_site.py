@@ -19,6 +19,7 @@ from tests.house.source import ROOT
 CONTRIBUTORS = "Project"
 USER_PAGES_MAX, NEWCOMER_PAGES_MAX = 30, 8
 CODE_COLUMNS = 76
+PAGE_WORDS_MAX = 1500
 WIDE_LINES_MAX = 92
 
 pytestmark = pytest.mark.timeout(300)  # a build is seconds of CPU, and minutes on a busy machine
@@ -76,6 +77,12 @@ def test_the_menu_is_short() -> None:
     tabs = {title: pages([tab]) for tab in config()["nav"] for title in tab}
     assert len(tabs["Start"]) <= NEWCOMER_PAGES_MAX
     assert sum(len(entries) for title, entries in tabs.items() if title != CONTRIBUTORS) <= USER_PAGES_MAX
+
+
+def test_a_page_about_webhooks_is_read_in_one_sitting() -> None:
+    names = [*(ROOT / "docs").glob("webhook*.md"), ROOT / "webhooks" / "README.md"]
+    assert len(names) > 1
+    assert {path.name: words for path in names if (words := len(path.read_text().split())) > PAGE_WORDS_MAX} == {}
 
 
 def test_code_on_the_pages_of_users_fits_their_width() -> None:

@@ -264,7 +264,7 @@ def test_the_page_stands_alone() -> None:
 
 
 def test_the_command_for_webhooks_prints_what_its_page_shows() -> None:
-    text = (ROOT / "webhooks" / "README.md").read_text()
+    text = (ROOT / "docs" / "webhook-responses.md").read_text()
     [shown] = re.findall(r"^```console\n\$ effects (webhooks explain .*?)^```$", text, re.DOTALL | re.MULTILINE)
     command, _, output = shown.partition("\n")
     result = CliRunner().invoke(cli, shlex.split(command), catch_exceptions=False)
