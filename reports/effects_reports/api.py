@@ -29,7 +29,7 @@ from effects_reports.tables import runs as run_table
 from effects_reports.tables.chunks import ChunkCounts
 from effects_reports.tables.links import BucketEffect, newest, of_keys
 from effects_reports.tables.reports import Generated
-from effects_reports.tables.runs import FailingStep, Run, RunFilters, read_failing_step, run_ids
+from effects_reports.tables.runs import FailingStep, Run, RunFilters, read_failing_step, read_step, run_ids
 from effects_reports.tables.schema import RUN_STATES
 from effects_reports.writing import ReportReceipt, write_request
 
@@ -173,6 +173,12 @@ def failing_step(app: Effects, run_id: str) -> FailingStep | None:
     """The first step of a run that has failed and will be tried again, or waits for an operator."""
     with app.store.read() as connection:
         return read_failing_step(app.store, connection, run_id)
+
+
+def current_step(app: Effects, run_id: str) -> int | None:
+    """The job that a run waits for; None where none is live."""
+    with app.store.read() as connection:
+        return read_step(app.store, connection, run_id)
 
 
 @arguments.checked(

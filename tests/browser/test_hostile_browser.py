@@ -39,7 +39,7 @@ def test_the_html_of_a_mail_runs_and_loads_nothing(shops: dict[str, Any], openin
     page = opening()
     page.goto(f"{shops['full'].url}/email/messages/{shops['shop'].mail}")
     page.get_by_role("button", name="Show recipient").click()
-    frame = page.frame_locator("iframe.mail")
+    frame = page.frame_locator("iframe.mail").first
     assert "Ann" in frame.locator("body").inner_text()
     assert page.foreign == []
     page.goto(f"{shops['full'].url}/email/templates")

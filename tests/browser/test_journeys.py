@@ -12,6 +12,7 @@ from sqlalchemy import text
 from effects import Refused
 from effects.store.limits import queue_pauses
 from effects.worker import Worker
+from effects_reports import request_report
 from tests.browser.conftest import Opening
 from tests.support.many_dead import many_dead
 from tests.web.full_shop import FullShop
@@ -117,6 +118,18 @@ def test_why_webhooks_are_missing(hand: Any, acting: tuple[FullShop, str]) -> No
     assert re.search(r"Given up: \d+ in the last 1 hour", words(hand))
     hand.follow("button", "Recover")
     assert re.search(r"\d deliveries are sent again", words(hand))
+
+
+def test_why_a_report_is_late(hand: Any, acting: tuple[FullShop, str]) -> None:
+    """Two clicks to the step that it waits for."""
+    shop, url = acting
+    request_report("numbers", {"again": "1"}, effects=shop.app)
+    hand.page.goto(url)
+    hand.follow("link", "Runs")
+    hand.follow("link", "numbers")
+    assert re.search(r"Requested \d+ s ago, requested. Usual time: \d+ s.", words(hand))
+    assert "Now: rep_" in words(hand)
+    assert "waits for a worker on queue reports" in words(hand)
 
 
 def test_see_what_a_colleague_did(hand: Any, acting: tuple[FullShop, str]) -> None:

@@ -466,6 +466,7 @@ MATRIX: dict[tuple[str, str], Prepare] = {
     ("address", "look_up"): looking(AuditAction("address", "look_up")),
     ("job", "reveal"): looking(AuditAction("job", "reveal")),
     ("message", "reveal"): looking(AuditAction("message", "reveal")),
+    ("messages", "reveal"): looking(AuditAction("messages", "reveal")),
     ("suppressions", "reveal"): looking(AuditAction("suppressions", "reveal")),
     ("event", "reveal"): looking(AuditAction("event", "reveal")),
     ("report", "reveal"): looking(AuditAction("report", "reveal")),

@@ -18,7 +18,7 @@ from effects.store.limits import key_limits
 from effects.web import Dashboard, Person, dashboard
 from effects.web.security import Role
 from effects_email import find_suppressions, send_templated_email
-from effects_reports import report_status
+from effects_reports import report_status, request_report
 from effects_webhooks import WebhookEvent, deliver_webhook
 from effects_webhooks.admin.rotation import list_secrets
 from effects_webhooks.tenants import ANY_TENANT
@@ -213,6 +213,52 @@ def test_a_message_has_its_page_however_its_attempt_ended(
     worker.settle((worker.claim_one(), ending), released=isinstance(ending, WorkerLost))
     page = person("operator").get(f"/email/messages/{mail.job_id}")
     assert (page.status_code, state in plain(page.text)) == (200, True)
+
+
+def test_a_refused_message_begins_with_what_the_server_said(full: FullShop, person: Callable[..., Visitor]) -> None:
+    app, store = full.app, full.app.store
+    mail = send_templated_email("welcome", to="bob@example.com", context={"name": "Bob"}, effects=app)
+    worker = ManualWorker(app, "w2", queue=app.job_types.get("email.send").queue)
+    worker.settle((worker.claim_one(), Refused("refused by policy", code="smtp_554")))
+    said = "5.7.1 Message rejected due to content restrictions"
+    with store.begin() as connection:
+        replied = text(f"UPDATE {store.sql.sent_emails} SET reply_code = 554, reply = :said WHERE job_id = :id")
+        connection.execute(replied, {"said": said, "id": mail.job_id})
+    visitor = person()
+    page = plain(visitor.get(f"/email/messages/{mail.job_id}").text)
+    assert re.search(rf"The server said, \d+ s ago : 554 {said}", page)
+    assert "Sending it again unchanged gets the same reply" in page
+    assert "suppressed" not in page
+    form = {"form_token": visitor.token()}
+    revealed = visitor.post(f"/email/messages/{mail.job_id}/reveal", form).text
+    assert "bob@example.com is suppressed : hard bounce (550 no such user)" in plain(revealed)
+    assert revealed.count('<iframe class="mail') == 3  # wide, narrow, dark
+
+
+def test_the_list_of_messages_shows_people_to_whom_may_see_them(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person("viewer")
+    assert "ann@example.com</a>" not in visitor.get("/email/messages").text
+    page = visitor.post("/email/messages/reveal", {"form_token": visitor.token(), "status": "done"}).text
+    assert "ann@example.com" in page
+    assert '<th scope="col">subject</th>' in page
+    assert audit_actions(full.app)[-1] == ("web:ann", "reveal")
+    assert "Show recipients and subjects" not in person("viewer", personal=False).get("/email/messages").text
+
+
+def test_the_page_of_a_run_says_how_long_it_takes_and_what_it_waits_for(
+    full: FullShop, person: Callable[..., Visitor]
+) -> None:
+    visitor, run = person(), request_report("numbers", {"again": "1"}, effects=full.app)
+    page = plain(visitor.get(f"/reports/runs/{run.run_id}").text)
+    assert re.search(r"Requested \d+ s ago , requested\. Usual time: \d+ s\.", page)
+    assert re.search(r"Now: rep_\w+/plan/1 \(report\.plan\) is queued \(0 attempts\)\..*Its story", page)
+    done = plain(visitor.get(f"/reports/runs/{full.run}").text)
+    assert re.search(r"Ready \d+ \w+ ago , after \d+ s\.", done)
+    with full.app.store.begin() as connection:
+        chunks = full.app.store.sql.report_chunks
+        connection.execute(text(f"UPDATE {chunks} SET state = 'failed', error_code = '22012', rows_before = 1200"))
+    failed = plain(visitor.get(f"/reports/runs/{full.run}").text)
+    assert "It failed at about row 1,202: chunk 00001 , 22012." in failed
 
 
 def test_only_an_admin_repeats_what_is_done(full: FullShop, person: Callable[..., Visitor]) -> None:

@@ -16,8 +16,8 @@ from tests.web.rows import digest
 ROUTES = list(build_routes(None, installed_pages()))
 PUBLIC = {"static", "alive"}
 PERSONAL = {
-    "job_reveal", "webhooks_reveal", "email_address", "email_reveal", "email_frame", "email_suppressed",
-    "email_suppress", "email_lift", "reports_rows", "reports_file",
+    "job_reveal", "webhooks_reveal", "email_address", "email_reveal", "email_revealed", "email_frame",
+    "email_suppressed", "email_suppress", "email_lift", "reports_rows", "reports_file",
 }  # fmt: skip
 SIGN_IN = {"sign_in", "enter"}
 

@@ -151,6 +151,7 @@ def _looks(shop: FullShop) -> list[tuple[str, tuple[str, Fields]]]:
         ("webhooks_reveal", (f"/webhooks/events/{shop.event}/reveal", {})),
         ("email_address", ("/email/address", {"address": "ann@example.com"})),
         ("email_reveal", (f"/email/messages/{shop.mail}/reveal", {})),
+        ("email_revealed", ("/email/messages/reveal", {})),
         ("email_suppressed", ("/email/suppressions/reveal", {})),
         ("email_suppress", ("/email/suppressions/add", {"address": "kim@example.com"})),
         ("email_lift", ("/email/suppressions/lift", {"address": "eve@example.com", "sure": "yes"})),

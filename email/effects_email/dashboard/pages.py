@@ -35,7 +35,7 @@ from effects.web import (
     story_values,
     text_of,
 )
-from effects_email.admin import EmailPage, get_email, key_of_job, list_emails, requeue_email
+from effects_email.admin import EmailPage, EmailRecord, get_email, key_of_job, list_emails, requeue_email
 from effects_email.errors import EmailInvalid, EmailNotFound, SuppressionInvalid, TemplateNotFound
 from effects_email.events import FATES
 from effects_email.message.attachments import Files, inline_images
@@ -65,7 +65,8 @@ ADDRESS_ROWS = 100
 KEPT_SECONDS = 10.0
 CLIPPED_BYTES = 102 * 1024  # where Gmail cuts a message
 GALLERY_MAX = 60
-_REVEAL_ADDRESSES = AuditAction("suppressions", "reveal")
+_REVEAL_ADDRESSES, _REVEAL_MESSAGES = AuditAction("suppressions", "reveal"), AuditAction("messages", "reveal")
+_PEOPLE_MAX = 20  # of a message, whose suppressions are looked up
 
 
 def framed(html: str) -> PageAnswer:
@@ -121,14 +122,36 @@ ACTIONS = (
 
 def messages(visit: Visit) -> PageAnswer:
     """Messages, newest first, without recipients and subjects."""
-    status, before = choice_of(visit.query, "status", LEDGER_STATES), before_of(visit)
-    fate = choice_of(visit.query, "fate", FATES)
+    return _messages(visit, visit.query)
+
+
+def reveal_messages(visit: Visit) -> PageAnswer:
+    """The same with recipients and subjects, noted in the audit log first."""
+    visit.note_look(_REVEAL_MESSAGES, "list")
+    return _messages(visit, visit.form, revealed=True)
+
+
+def _messages(visit: Visit, fields: Mapping[str, str], *, revealed: bool = False) -> PageAnswer:
+    status, before = choice_of(fields, "status", LEDGER_STATES), None if revealed else before_of(visit)
+    fate = choice_of(fields, "fate", FATES)
     page = list_emails(visit.app, status=status, fate=fate, before=_key(visit, before), limit=PAGE_ROWS)
     filters = {name: value for name, value in (("status", status), ("fate", fate)) if value is not None}
     return visit.page(
         "email/messages.html", page=page, status=status, statuses=LEDGER_STATES, fate=fate, fates=FATES,
-        filters=filters, first=before is None, older=_older(visit, page), notice=notice(visit),
+        filters=filters, revealed=revealed, people=_people(visit, page) if revealed else {}, first=before is None,
+        older=_older(visit, page), notice=notice(visit),
     )  # fmt: skip
+
+
+def _people(visit: Visit, page: EmailPage) -> dict[int, tuple[str, str]]:
+    """By the job of each message whom it goes to, and its subject; those whose content is deleted are not in it."""
+    with visit.app.store.read() as connection:
+        rows = [sent.find_by_job(visit.app.store, connection, each.job_id) for each in page.emails]
+    sources = {row.job_id: source for row in rows if row is not None and (source := _source(visit, row)) is not None}
+    return {
+        job_id: (", ".join(address.spec for _, address in source.recipients()), source.subject)
+        for job_id, source in sources.items()
+    }
 
 
 def of_address(visit: Visit) -> PageAnswer:
@@ -160,9 +183,27 @@ def _message(visit: Visit, *, revealed: bool = False) -> PageAnswer:
     source = _source(visit, _row(visit)) if revealed else None
     return visit.page(
         "email/message.html", **{**story_values(visit, visit.evidence(record.job_id)), "links": ()}, revealed=revealed,
-        record=record, source=source, hosts=remote_hosts(source.html) if source is not None else [],
+        record=record, source=source, advice=_advice(record), suppressions=_suppressions(visit, source),
+        hosts=remote_hosts(source.html) if source is not None else [],
         frame=visit.url("email_frame", id=visit.values["id"], ticket=visit.ticket(_what(visit))) if revealed else None,
     )  # fmt: skip
+
+
+def _advice(record: EmailRecord) -> str | None:
+    """Whether sending it again can help, by how it ended and by the server's code."""
+    if record.state == "unknown":
+        return "It may have arrived: if it is sent again, it may arrive twice."
+    if record.state == "refused" and record.reply_code is not None and 500 <= record.reply_code <= 599:
+        return "Sending it again unchanged gets the same reply: change first what the reply names."
+    if record.state == "abandoned":
+        return "It was not sent: sending it again is safe, and helps once its cause is gone."
+    return None
+
+
+def _suppressions(visit: Visit, source: MessageSource | None) -> list[Suppression]:
+    """What holds for those whom it goes to; of a message that is revealed."""
+    people = [] if source is None else [address.spec for _, address in source.recipients()]
+    return [each for spec in people[:_PEOPLE_MAX] for each in find_suppressions(spec, effects=visit.app)]
 
 
 def message_frame(visit: Visit) -> PageAnswer:
@@ -360,6 +401,7 @@ PAGES = Pages(
     ),
     routes=(
         _look("email_messages", "/email/messages", messages),
+        _post("email_revealed", "/email/messages/reveal", reveal_messages),
         _post("email_address", "/email/address", of_address),
         _look("email_message", "/email/messages/{id}", message),
         _post("email_reveal", "/email/messages/{id}/reveal", reveal_message),

@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from statistics import median
 from typing import Any
 
 from effects import DeliveryError
@@ -28,12 +29,13 @@ from effects.web import (
     filters_of,
     notice,
     page_of,
+    story_values,
 )
 from effects_reports.admin import cancel_report, resume_report
 from effects_reports.api import (
     ReportStatus,
     bucket_health,
-    failing_step,
+    current_step,
     find_reports,
     list_reports,
     ready_status,
@@ -52,6 +54,7 @@ CHUNKS_MAX = 2_000
 ROWS_SHOWN = 20
 HEAD_BYTES = 64 * 1024
 _CELLS_MAX = 50
+_COMPARED, _USUAL_SECONDS = 10, 60.0
 _SHOWN_TYPES = ("text/csv", "application/x-ndjson")
 
 
@@ -86,9 +89,28 @@ def _run(visit: Visit, rows: list[list[str]] | None = None) -> PageAnswer:
     return visit.page(
         "reports/run.html", revealed=rows is not None, run=status, chunks=chunks[:CHUNKS_MAX],
         deliveries=run_deliveries(visit.app, status),
-        more=len(chunks) - CHUNKS_MAX, step=None if status.ended else failing_step(visit.app, run_id), rows=rows,
+        more=len(chunks) - CHUNKS_MAX, rows=rows, usual=_usual_seconds(visit, status.report),
+        step=None if status.ended else _step(visit, run_id),
+        failed=next((chunk for chunk in chunks if chunk.state == "failed"), None),
         is_text=(status.content_type or "").partition(";")[0] in _SHOWN_TYPES, notice=notice(visit),
     )  # fmt: skip
+
+
+def _step(visit: Visit, run_id: str) -> Any:
+    """What it waits for, as that job's story has it; None between two steps."""
+    job_id = current_step(visit.app, run_id)
+    return None if job_id is None else story_values(visit, visit.evidence(job_id))
+
+
+def _usual_seconds(visit: Visit, report: str) -> float | None:
+    """How long the newest runs of a report took, the median; None before the first one."""
+
+    def read() -> float | None:
+        done = find_reports(visit.app, RunFilters(report=report, state="ready", limit=_COMPARED))
+        seconds = [(each.ended_at - each.created_at).total_seconds() for each in done if each.ended_at is not None]
+        return median(seconds) if seconds else None
+
+    return visit.read(("usual", report), _USUAL_SECONDS, read)
 
 
 def _head(visit: Visit, status: ReportStatus) -> list[list[str]]:

@@ -392,3 +392,17 @@ def _failing(sql: Sql) -> str:
         SELECT job_id FROM {sql.report_chunks} WHERE run_id = :run_id
         UNION ALL SELECT job_id FROM {sql.generated_reports} WHERE run_id = :run_id)
     ORDER BY id LIMIT 1"""
+
+
+def read_step(store: Store, connection: Connection, run_id: str) -> int | None:
+    """The live job that a run waits for: one that runs before those that do not; None where none is live."""
+    row = store.row(connection, _step, run_id=run_id)
+    return None if row is None else int(row.id)
+
+
+def _step(sql: Sql) -> str:
+    return f"""
+    SELECT id FROM {sql.jobs} WHERE id IN (
+        SELECT job_id FROM {sql.report_chunks} WHERE run_id = :run_id
+        UNION ALL SELECT job_id FROM {sql.generated_reports} WHERE run_id = :run_id)
+    ORDER BY CASE WHEN status = 'running' THEN 0 ELSE 1 END, id LIMIT 1"""
