@@ -56,7 +56,7 @@ def inbox(app: Effects, folder: Path) -> Pages:
     app.job_types.replace(EmailSend(app, retry=current.retry))
     return Pages(
         name="email_inbox", label="", package="effects_email.dashboard",
-        navigation=(NavigationEntry("email_inbox", "Inbox of mail", "i"),),
+        navigation=(NavigationEntry("email_inbox", "Mail inbox", "i"),),
         routes=(
             _route("email_inbox", "/dev/mail", partial(_list, folder)),
             _route("email_inbox_mail", "/dev/mail/{mail}", partial(_mail, folder)),

@@ -45,7 +45,7 @@ def inbox(app: Effects, folder: Path) -> Pages:
     app.job_types.replace(InboxDeliver(app, folder))
     return Pages(
         name="reports_inbox", label="", package="effects_reports.dashboard",
-        navigation=(NavigationEntry("reports_inbox", "Inbox of files", "z"),),
+        navigation=(NavigationEntry("reports_inbox", "File inbox", "z"),),
         routes=(
             PageRoute("reports_inbox", ("GET",), "/dev/files", partial(_list, folder), role="admin", personal=True),
             PageRoute("reports_inbox_file", ("GET",), "/dev/files/{name}", partial(_file, folder), role="admin",

@@ -125,7 +125,7 @@ def inbox(app: Effects, folder: Path) -> Pages:
     app.job_types.replace(InboxDelivery(app, requests, current))
     return Pages(
         name="webhooks_inbox", label="", package="effects_webhooks.dashboard",
-        navigation=(NavigationEntry("webhooks_inbox", "Inbox of webhooks", "y"),),
+        navigation=(NavigationEntry("webhooks_inbox", "Webhook inbox", "y"),),
         routes=(
             PageRoute("webhooks_inbox", ("GET",), "/dev/webhooks", partial(_list, requests), role="admin",
                       personal=True),
