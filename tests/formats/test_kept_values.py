@@ -24,7 +24,7 @@ from effects_reports.formats.base import ChunkSource, Column, Dialect
 from tests.formats.rows import part, whole
 from tests.support import needs
 
-PAGE = Path(__file__).parents[2] / "reports" / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "report-formats.md"
 VALUES: dict[str, Any] = {
     "007": "007",
     "1/2": "1/2",
