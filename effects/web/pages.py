@@ -84,6 +84,10 @@ def _covers_nothing(held: HeldUp) -> bool:
     return False
 
 
+def _finds_nothing(visit: Visit, question: str) -> Sequence[StoryLink]:
+    return ()
+
+
 def _no_links(visit: Visit, evidence: Evidence) -> Sequence[StoryLink]:
     return ()
 
@@ -109,6 +113,7 @@ class Pages:
         standing: what is under way; read at most every 15 seconds for all who look. Default nothing.
         problems: what is wrong with what it delivers; read as often. Default nothing.
         covers: whether a row of `problems` says what this one thing that holds jobs up says. Default no.
+        find: the pages of what a search names, by a whole id or a part of a name; at most ten. Default none.
         subjects: by a check of the doctor, the address of the page of what a finding is `about`.
     """
 
@@ -124,6 +129,7 @@ class Pages:
     standing: ReadStanding = _no_standing
     problems: ReadProblems = _no_problems
     covers: Callable[[HeldUp], bool] = _covers_nothing
+    find: Callable[[Visit, str], Sequence[StoryLink]] = _finds_nothing
     subjects: Mapping[str, Callable[[Visit, str], str]] = field(default_factory=dict)
 
 

@@ -261,6 +261,23 @@ def test_the_page_of_a_run_says_how_long_it_takes_and_what_it_waits_for(
     assert "It failed at about row 1,202: chunk 00001 , 22012." in failed
 
 
+def test_a_search_finds_pages_by_id_and_by_name(full: FullShop, person: Callable[..., Visitor]) -> None:
+    visitor = person("viewer", personal=False)
+
+    def ask(question: str) -> str:
+        answer = visitor.post("/why", {"form_token": visitor.token(), "q": question})
+        return answer.headers.get("location") or plain(answer.text)
+
+    assert ask(full.good) == f"/webhooks/endpoints/{full.good}"
+    assert ask(full.event) == f"/webhooks/events/{full.event}"
+    assert ask(full.run) == f"/reports/runs/{full.run}"
+    assert "Pages Endpoint Good partner" in ask("good PART")
+    assert "Template welcome" in ask("welc")
+    assert "Jobs of the type webhook.deliver" in ask("webhook.del")
+    assert "Audit log" in ask("audit")
+    assert "No ledger knows this" in ask("ep_nothing12345")
+
+
 def test_only_an_admin_repeats_what_is_done(full: FullShop, person: Callable[..., Visitor]) -> None:
     operator, admin, before = person("operator"), person("admin"), digest(full)
     done = {

@@ -20,7 +20,7 @@ from effects_webhooks import (
     list_deliveries,
     list_events,
 )
-from effects_webhooks.dashboard.pages import read_traffic
+from effects_webhooks.admin.deliveries import read_traffic
 from effects_webhooks.tables.delivery_rows import STANDINGS
 from effects_webhooks.writing import limit_key
 from tests.cli.conftest import effects

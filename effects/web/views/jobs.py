@@ -42,6 +42,8 @@ from effects.web.visit import LIVE_SECONDS, Visit
 QUESTION_CHARS_MAX = 255
 ATTEMPTS_MAX = 100  # of a job that is put off again and again there may be thousands
 _MESSAGE_ID = re.compile(r"<[^<>@\s]+@[^<>\s]+>")
+_OWN_ID = re.compile(r"[a-z]{2,4}_[0-9A-Za-z]{8,64}")  # of what a package has a page of
+_NAMED_MAX = 10
 _RESUMES = {"resume-queue": "queue_resume", "resume-limit": "limit_resume"}
 
 
@@ -206,12 +208,15 @@ def why(visit: Visit) -> PageAnswer:
     """Look an effect up by what a person knows of it; by POST, so that no key stands in an address."""
     question = visit.form.get("q") if visit.request.is_unsafe else None
     if question is None or len(question) > QUESTION_CHARS_MAX:
-        return visit.page("why.html", question=None, stories=[], orphans=[])
+        return visit.page("why.html", question=None, stories=[], orphans=[], pages=[])
     if "@" in question and not _MESSAGE_ID.fullmatch(question):
         if not visit.someone.personal:
             assert visit.route is not None
             return failures.forbidden(visit, visit.route, "looking up an address needs the capability personal")
         visit.note_address(question)
+    pages = _pages_named(visit, question)
+    if len(pages) == 1 and _OWN_ID.fullmatch(question):
+        return visit.lead_to(pages[0][1])
     orphans = find_orphans(visit.app, question)
     stories = find_evidence(visit.app, question, may_be_none=True)
     if len(stories) == 1 and stories[0].facts.jobs and not orphans:
@@ -220,8 +225,22 @@ def why(visit: Visit) -> PageAnswer:
         (sentence(story), story.state, story.facts.jobs[0].id if story.facts.jobs else None) for story in stories
     ]
     return visit.page(
-        "why.html", question=question, stories=described, orphans=[orphan_sentence(orphan) for orphan in orphans]
+        "why.html",
+        question=question,
+        stories=described,
+        pages=pages,
+        orphans=[orphan_sentence(orphan) for orphan in orphans],
     )
+
+
+def _pages_named(visit: Visit, question: str) -> list[tuple[str, str]]:
+    """What a search names beside effects, each with its page: of packages, job types, pages of the navigation."""
+    words = question.lower()
+    theirs = [(link.label, link.url) for pages in visit.site.packages for link in pages.find(visit, question)]
+    types = [(f"Jobs of the type {name}", visit.url("jobs", type=name))
+             for name in visit.app.job_types.names() if words in name]  # fmt: skip
+    entries = [(entry.label, visit.url(entry.route)) for group in visit.site.navigation for entry in group.entries]
+    return [*theirs, *types[:_NAMED_MAX], *(entry for entry in entries if words in entry[0].lower())]
 
 
 def _story(visit: Visit, evidence: Evidence, *, revealed: bool = False) -> PageAnswer:

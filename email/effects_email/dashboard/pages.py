@@ -66,6 +66,7 @@ KEPT_SECONDS = 10.0
 CLIPPED_BYTES = 102 * 1024  # where Gmail cuts a message
 GALLERY_MAX = 60
 _REVEAL_ADDRESSES, _REVEAL_MESSAGES = AuditAction("suppressions", "reveal"), AuditAction("messages", "reveal")
+_TEMPLATES_FOUND = 10
 _PEOPLE_MAX = 20  # of a message, whose suppressions are looked up
 
 
@@ -381,6 +382,18 @@ def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
     return (StoryLink("The message", visit.url("email_message", id=evidence.facts.jobs[0].id)),)
 
 
+def _find(visit: Visit, question: str) -> Sequence[StoryLink]:
+    """Templates by a part of their name."""
+    try:
+        names = state_of(visit.app).folder.names()
+    except ConfigurationError:
+        return ()
+    return [
+        StoryLink(f"Template {name}", visit.url("email_template", name=name, locale=locale))
+        for name, locale in names if question.lower() in name.lower()
+    ][:_TEMPLATES_FOUND]  # fmt: skip
+
+
 def _look(name: str, pattern: str, view: Any, *, personal: bool = False) -> PageRoute:
     return PageRoute(name, ("GET",), pattern, view, role="viewer", personal=personal)
 
@@ -421,4 +434,5 @@ PAGES = Pages(
     },
     missing=(EmailNotFound, TemplateNotFound),
     links=_links,
+    find=_find,
 )

@@ -184,6 +184,17 @@ def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
     return (StoryLink("The run", visit.url("reports_run", run=run_id)),)
 
 
+def _find(visit: Visit, question: str) -> Sequence[StoryLink]:
+    """A run by its id."""
+    if not question.startswith("rep_"):
+        return ()
+    try:
+        run = report_status(question, effects=visit.app)
+    except ReportNotFound:
+        return ()
+    return (StoryLink(f"Run of {run.report}", visit.url("reports_run", run=run.run_id)),)
+
+
 def _standing(visit: Visit) -> Sequence[StandingLine]:
     """Runs that are under way."""
     runs = list_reports(state="running", limit=_NAMED_MAX, effects=visit.app)
@@ -232,4 +243,5 @@ PAGES = Pages(
     missing=(ReportNotFound,),
     links=_links,
     standing=_standing,
+    find=_find,
 )  # fmt: skip

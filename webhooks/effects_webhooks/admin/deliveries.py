@@ -8,7 +8,7 @@ own schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from effects.extend.jobs import app_of
 from effects.extend.ledger import LEDGER_STATES
 from effects.extend.rows import record
 from effects.extend.sql import AnySession, set_filters
+from effects.extend.text import moment_or_none
 from effects_webhooks.errors import EndpointInvalid, EndpointNotFound, EventInvalid, EventNotFound, no_endpoint
 from effects_webhooks.tables import delivery_rows as table
 from effects_webhooks.tables import endpoint_rows as endpoints
@@ -428,3 +429,34 @@ def _delivery_summary(row: Row[Any]) -> DeliverySummary:
 
 def _event_summary(row: Row[Any]) -> EventSummary:
     return record(EventSummary, row)
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """What an endpoint's newest deliveries have come to; all of one snapshot.
+
+    Args:
+        counts: by standing; together at most `delivery_rows.RECENT`.
+        last_jobs: those settled last, of what was tried; the newest attempt is one of theirs.
+        next_at, next_job: what is due next, and when by its own time.
+    """
+
+    counts: Mapping[str, int]
+    last_jobs: Sequence[int]
+    next_at: datetime | None
+    next_job: int | None
+
+    @property
+    def waiting(self) -> int:
+        """What goes out by itself."""
+        return self.counts["failing"] + self.counts["waiting"]
+
+
+def read_traffic(app: Effects, endpoint_id: str) -> Traffic:
+    with app.store.read() as connection:
+        rows = table.standings(app.store, connection, endpoint_id)
+    due = min(((row.due_at, row.next_job) for row in rows if row.next_job is not None), default=(None, None))
+    return Traffic(
+        {name: next((row.deliveries for row in rows if row.standing == name), 0) for name in table.STANDINGS},
+        [row.last_job for row in rows if row.standing != "waiting"],
+        moment_or_none(due[0]), due[1],
+    )  # fmt: skip

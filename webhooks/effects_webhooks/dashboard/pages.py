@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from effects import Effects
 from effects.extend.actions import AuditAction
 from effects.extend.ledger import LEDGER_STATES
 from effects.extend.text import moment_or_none
@@ -43,6 +41,7 @@ from effects_webhooks.admin.deliveries import (
     get_event,
     list_deliveries,
     list_events,
+    read_traffic,
     recover,
     replay_delivery,
     replay_event,
@@ -241,38 +240,6 @@ def _has(endpoint: Endpoint, status: str | None) -> bool:
     return status in (None, endpoint.status)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What an endpoint's newest deliveries have come to; all of one snapshot.
-
-    Args:
-        counts: by standing; together at most `delivery_rows.RECENT`.
-        last_jobs: those settled last, of what was tried; the newest attempt is one of theirs.
-        next_at, next_job: what is due next, and when by its own time.
-    """
-
-    counts: Mapping[str, int]
-    last_jobs: Sequence[int]
-    next_at: datetime | None
-    next_job: int | None
-
-    @property
-    def waiting(self) -> int:
-        """What goes out by itself."""
-        return self.counts["failing"] + self.counts["waiting"]
-
-
-def read_traffic(app: Effects, endpoint_id: str) -> Traffic:
-    with app.store.read() as connection:
-        rows = table.standings(app.store, connection, endpoint_id)
-    due = min(((row.due_at, row.next_job) for row in rows if row.next_job is not None), default=(None, None))
-    return Traffic(
-        {name: next((row.deliveries for row in rows if row.standing == name), 0) for name in STANDINGS},
-        [row.last_job for row in rows if row.standing != "waiting"],
-        moment_or_none(due[0]), due[1],
-    )  # fmt: skip
-
-
 def endpoint(visit: Visit) -> PageAnswer:
     """One endpoint: how it does and why, and its deliveries with what it said last; those that fail before others."""
     shown = get_endpoint(visit.values["endpoint"], tenant=ANY_TENANT, effects=visit.app)
@@ -419,6 +386,16 @@ def _links(visit: Visit, evidence: Any) -> Sequence[StoryLink]:
     )
 
 
+def _find(visit: Visit, question: str) -> Sequence[StoryLink]:
+    """Endpoints by id or name, and an event by its id."""
+    store = visit.app.store
+    with store.read() as connection:
+        named = endpoint_rows.find_named(store, connection, question)
+        is_event = question.startswith("msg_") and table.event_exists(store, connection, question, None)
+    links = [StoryLink(f"Endpoint {endpoint_rows.name_of(row)}", _to_endpoint(visit, row.id)) for row in named]
+    return [*links, *([StoryLink(f"Event {question}", _to_event(visit, question))] if is_event else [])]
+
+
 _NAMED, _ERRORS, _SAID_CHARS = 3, 20, 60
 _OWN_PAUSES = ("the endpoint answered", "the breaker opened")
 
@@ -493,4 +470,5 @@ PAGES = Pages(
     links=_links,
     problems=_problems,
     covers=_covers,
+    find=_find,
 )  # fmt: skip

@@ -150,6 +150,18 @@ def endpoints(store: Store, connection: Connection, tenant: str | None) -> Seque
     return store.all(connection, _of_tenant, tenant=tenant)
 
 
+def _named(sql: Sql) -> str:
+    parts = " OR ".join(sql.contains(f"e.{column}", "question") for column in ("description", "key"))
+    return f"""
+    SELECT e.id, e.description, e.key, e.url FROM {sql.webhook_endpoints} AS e
+    WHERE e.id = :question OR {parts} ORDER BY e.created_at, e.id LIMIT 10"""
+
+
+def find_named(store: Store, connection: Connection, question: str) -> Sequence[Row[Any]]:
+    """Endpoints by their id, or a part of their description or key, ignoring case; at most ten."""
+    return store.all(connection, _named, question=question)
+
+
 def _names(sql: Sql) -> str:
     return f"""
     SELECT e.id, e.description, e.key, e.url FROM {sql.webhook_endpoints} AS e
