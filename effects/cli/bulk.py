@@ -27,7 +27,7 @@ from effects.cli.table import Table
 from effects.kit.exit_codes import ExitCode
 from effects.model.job import LIVE_SHOWN
 from effects.operate import bulk as bulks
-from effects.operate.bulk import INLINE_MAX, BulkPreview, BulkStarted
+from effects.operate.bulk import BulkPreview, BulkStarted
 from effects.operate.tables.bulk_rows import BulkRecord
 from effects.operate.tables.bulk_selection import BulkAction, Counted, InlineResult, SelectedCause
 from effects.operate.tables.dead_letters import DeadFilters, list_dead
@@ -133,6 +133,7 @@ def _bulks_table(records: Sequence[BulkRecord]) -> Table:
 
 # -- acting on many ---------------------------------------------------------------------------------------------
 
+AT_ONCE = 1_000  # jobs that are acted on without a bulk action
 SHOWN = 20  # lines about single jobs; more are counted
 WILL = {
     "requeue": "retry", "run_now": "make due now", "cancel": "cancel", "mark_done": "mark as done",
@@ -171,7 +172,7 @@ def many_options(run: Callable[..., Any]) -> Callable[..., Any]:
 
     options = option_group(
         click.option("--all", "all_", is_flag=True, help="Everything that it can act on, without a filter."),
-        newest_option(INLINE_MAX),
+        newest_option(AT_ONCE),
         click.option("--as-of", type=parse_time, metavar="TIME", help="Only what matched then: the time of a preview."),
         click.option("--yes", is_flag=True, help="Act. Without it, filters only show a preview."),
         click.option("--dry-run", is_flag=True, help="Show a preview, even with --yes."),
@@ -196,7 +197,7 @@ def act_on_parts(context: Context, parts: Sequence[Part], reason: str | None, sc
     previews, left = list[BulkPreview](), scope.limit
     for part in parts:
         filters = msgspec.structs.replace(part.filters, as_of=scope.as_of)
-        previewed = bulks.preview(part.action, filters, effects=context.app)
+        previewed = bulks.preview(part.action, filters, at_once=AT_ONCE, effects=context.app)
         if left is not None:
             previewed = _newest_of(context, previewed, filters, left)
             left -= previewed.counted.jobs

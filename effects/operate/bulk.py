@@ -1,7 +1,8 @@
 """Bulk actions: one action on all jobs that filters select, previewed first.
 
-At most 1,000 jobs are acted on at once. More become a row of `effects_bulk_actions` and one job of type `effects.bulk`,
-which works through them in chunks of 200, oldest first: it survives crashes, shows its progress and can be cancelled.
+At most 100 jobs are acted on at once, at a terminal 1,000. More become a row of `effects_bulk_actions` and one job of
+type `effects.bulk`, which works through them in chunks of 200, oldest first: it survives crashes, shows its progress
+and can be cancelled.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from effects.store.db.faults import is_lost
 from effects.store.db.walk import Page, walk
 from effects.store.sessions.asynchronous import ALONE
 
-INLINE_MAX = 1_000  # jobs that are acted on at once
+INLINE_MAX = 100  # jobs that are acted on at once
+ACT_ON_MAX = 1_000  # that a caller may ask for
 
 _ACTIONS_OF_LIST: dict[type, frozenset[str]] = {
     DeadFilters: frozenset({"requeue", "ignore", "resolve_requeue", "mark_done", "give_up"}),
@@ -56,7 +58,7 @@ class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         counted: how many jobs match.
-        job_ids: all of them, oldest first, where they are at most 1,000; else None.
+        job_ids: all of them, oldest first, where they are at most `at_once`; else None.
     """
 
     action: BulkAction
@@ -71,7 +73,7 @@ class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BulkStarted(msgspec.Struct, frozen=True):
-    """More than 1,000 jobs match: a job carries the action out. They are at least `expected`, unless `counted_all`."""
+    """More jobs match than are acted on at once: a job acts. They are at least `expected`, unless `counted_all`."""
 
     bulk_id: int
     job_id: int
@@ -79,13 +81,20 @@ class BulkStarted(msgspec.Struct, frozen=True):
     counted_all: bool
 
 
-def preview(action: BulkAction, filters: DeadFilters | Filters, *, effects: Effects | None = None) -> BulkPreview:
+def preview(
+    action: BulkAction,
+    filters: DeadFilters | Filters,
+    *,
+    at_once: int | None = None,
+    effects: Effects | None = None,
+) -> BulkPreview:
     """Freeze what the filters select, and count it. Writes nothing.
 
     Args:
         filters: of the list of unresolved jobs (requeue, ignore, resolve_requeue, mark_done, give_up), or of the list
             of jobs (requeue: ended ones; cancel, run_now: live ones). `limit` means nothing here. With `as_of`, as
             they were at that time.
+        at_once: act on so many jobs without a job of its own, at most 1,000; default 100.
         effects: the Effects to use; default the process's.
 
     Raises:
@@ -98,8 +107,9 @@ def preview(action: BulkAction, filters: DeadFilters | Filters, *, effects: Effe
         selection = freeze(app.store, connection, table, filters)
         counted = count_selected(app.store, connection, selection)
         job_ids = None
-        if counted.all and counted.jobs <= INLINE_MAX:
-            selected = select_ids(app.store, connection, selection, selection.after_id, INLINE_MAX)
+        inline_max = INLINE_MAX if at_once is None else min(at_once, ACT_ON_MAX)
+        if counted.all and counted.jobs <= inline_max:
+            selected = select_ids(app.store, connection, selection, selection.after_id, inline_max)
             job_ids = tuple(selected.ids)
     return BulkPreview(action=action, selection=selection, counted=counted, job_ids=job_ids)
 
@@ -107,7 +117,7 @@ def preview(action: BulkAction, filters: DeadFilters | Filters, *, effects: Effe
 def carry_out(
     previewed: BulkPreview, *, actor: str, reason: str | None = None, effects: Effects | None = None
 ) -> InlineResult | BulkStarted:
-    """Act on what a preview has frozen: at once on at most 1,000 jobs, else by a job.
+    """Act on what a preview has frozen: at once on few jobs, else by a job.
 
     What is refused by now (another person was faster, the effect may have happened) stops nothing; it is counted.
 
@@ -118,7 +128,7 @@ def carry_out(
 
     Raises:
         EnqueueError: the actor or the reason is malformed.
-        StoreUnavailable: the database is unavailable. Of at most 1,000 jobs some may have been acted on: a new preview
+        StoreUnavailable: the database is unavailable. Of few jobs some may have been acted on: a new preview
             has the others. A bulk action was started whole or not at all: see `find_bulks`.
     """
     if previewed.job_ids is not None:
@@ -153,8 +163,8 @@ def act_on(
         StoreUnavailable: the database is unavailable.
     """
     app = _checked(effects, action, actor, reason)
-    if len(job_ids) > INLINE_MAX:
-        raise EnqueueError(f"{len(job_ids)} jobs are too many at once; give at most {INLINE_MAX:,}, or filters")
+    if len(job_ids) > ACT_ON_MAX:
+        raise EnqueueError(f"{len(job_ids)} jobs are too many at once; give at most {ACT_ON_MAX:,}, or filters")
     operation = Operation(
         store=app.store, job_types=app.job_types, ledgers=app.ledgers, action=action, actor=actor, reason=reason
     )

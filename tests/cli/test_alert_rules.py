@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from effects import Effects, Pause, Refused, Unknown, enqueue
+from effects.cli import bulk
 from effects.kit.exit_codes import ExitCode
-from effects.operate import bulk
 from effects.operate.metrics import WorkerMetrics, database_families
 from effects.store.workers import Activity, end, heartbeat
 from tests.cli.conftest import Run
@@ -167,7 +167,7 @@ def test_healthy_metrics_fire_none(app: Effects, run: Run, tmp_path: Path) -> No
 def test_a_rule_fires_on_what_it_is_for_and_what_its_section_says_to_type_ends_it(
     name: str, number: int, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "INLINE_MAX", 2)
+    monkeypatch.setattr(bulk, "AT_ONCE", 2)
     with ExitStack() as stack:
         operator = Operator(database_url, tmp_path, stack, {}, options={"job_types": [Scripted()]})
         PROVOKED[name](operator)

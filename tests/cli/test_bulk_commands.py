@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from effects import Done, Effects, enqueue
-from effects.operate import bulk
+from effects.cli import bulk
 from effects.operate.tables import job_list
 from effects.worker import Worker
 from tests.cli.conftest import Run
@@ -18,7 +18,7 @@ NAMED_QUEUES = ("mails", "other")
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "INLINE_MAX", 2)
+    monkeypatch.setattr(bulk, "AT_ONCE", 2)
 
 
 def test_waiting_jobs_are_cancelled_by_filters(app: Effects, run: Run) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from effects import Done, Effects, Refused, Retry, Unknown, enqueue
+from effects.cli import bulk
 from effects.kit.exit_codes import ExitCode
-from effects.operate import bulk
 from tests.cli.conftest import Run, effects
 from tests.conftest import AppFactory
 from tests.support.commands import command, error_line
@@ -212,8 +212,8 @@ def test_a_limit_key_is_a_filter(app: Effects, run: Run) -> None:
 
 
 def test_over_1000_jobs_become_a_bulk_action(app: Effects, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bulk.INLINE_MAX == 1000
-    monkeypatch.setattr(bulk, "INLINE_MAX", 2)
+    assert bulk.AT_ONCE == 1000
+    monkeypatch.setattr(bulk, "AT_ONCE", 2)
     for key in "abc":
         dead(app, key, code="card")
     assert run("bulk", "list").out == "no bulk actions\n"

@@ -544,7 +544,7 @@ BY_FUNCTION: dict[str, tuple[tuple[str, str], Prepare]] = {
 # Steps of those that are in the matrix, in a transaction of theirs.
 STEPS = {
     "note", "note_all", "note_endpoint", "note_override", "via_of", "record_action", "new_row", "start_bulk", "advance",
-    "resume",
+    "resume", "retry_effect", "cancel_effect",
 }  # fmt: skip
 # What is refused when it is repeated.
 REFUSED_TWICE = {
