@@ -50,6 +50,7 @@ ALL = DeadFilters()
 def app(app_factory: AppFactory, monkeypatch: pytest.MonkeyPatch) -> Effects:
     monkeypatch.setattr("effects.operate.bulk.CHUNK", CHUNK)
     monkeypatch.setattr("effects.operate.bulk.INLINE_MAX", INLINE_MAX)
+    monkeypatch.setattr("effects.operate.bulk.ACT_ON_MAX", INLINE_MAX)
     return app_factory(job_types=[Scripted(), Scripted("held", on_unknown="hold")])
 
 
@@ -273,6 +274,7 @@ FILTERS: list[dict[str, Any]] = [
 
 def test_it_selects_what_the_lists_show(app: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("effects.operate.bulk.INLINE_MAX", 100)
+    monkeypatch.setattr("effects.operate.bulk.ACT_ON_MAX", 100)
     many_dead(app, 2)
     many_dead(app, 2, "held", Unknown("no reply"), limit_key="a:b")
     many_dead(app, 1, limit_key="c")
