@@ -55,7 +55,26 @@ _CORE = {
     "web": "effects.cli.web:web",
     "dev": "effects.cli.web:dev",
     "doctor": "effects.cli.database:doctor",
+    "completion": "effects.cli.main:completion",
 }
+
+
+# What `effects --help` shows together; commands of packages come before the last.
+HELP_GROUPS = {
+    "Every day": ("work", "dev", "status", "why", "jobs", "retry", "cancel"),
+    "When something is wrong": (
+        "doctor", "dead", "resolve", "bulk", "limits", "queues", "workers", "log", "stats", "audit", "failovers",
+    ),
+    "Packages": (),
+    "Rarely": (
+        "init", "schedules", "web", "alerts", "metrics", "keys", "grants", "prune", "completion",
+    ),
+}  # fmt: skip
+_EXAMPLES = """\
+  effects status                            what waits, what failed, who works
+  effects why order:1000                    what became of one effect
+  effects retry --type email.send           a preview; --yes acts
+  effects doctor                            what is wrong, and what to type"""
 
 
 class EffectsGroup(click.Group):
@@ -82,10 +101,29 @@ class EffectsGroup(click.Group):
             hint = nearest(args[0], self.list_commands(ctx))
             raise click.UsageError(f"{error.message.rstrip('.')}{hint}", error.ctx) from None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """By how often they are needed."""
+        groups = {**HELP_GROUPS, "Packages": tuple(sorted(_offered()))}
+        width = max(len(name) for names in groups.values() for name in names)
+        for title, names in groups.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [
+                (f"{name:<{width}}", command.get_short_help_str(60))
+                for name, command in commands
+                if command is not None
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The exit codes of every command."""
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(f"{code:d}", code.meaning) for code in ExitCode])
+        """Examples, and what the exit codes are about."""
+        with formatter.section("Examples"):
+            formatter.write(f"{_EXAMPLES}\n")
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Exit code 0: done; 1: findings, or something was refused; 2: an error. The others: the page Commands."
+        )
 
     def main(
         self,
@@ -204,6 +242,24 @@ def cli(ctx: click.Context, /, **options: str | None) -> None:
         }
     )  # fmt: skip
     ctx.call_on_close(ctx.obj.close)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    Examples:
+      effects completion bash >> ~/.bashrc
+      effects completion zsh >> ~/.zshrc
+      effects completion fish > ~/.config/fish/completions/effects.fish
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - no other command needs it
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "effects", "_EFFECTS_COMPLETE").source())
 
 
 def main() -> None:

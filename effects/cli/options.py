@@ -165,7 +165,7 @@ def _checked_queue(ctx: click.Context, param: click.Parameter, value: str | None
 type_option = click.option(
     "--type", "job_type", metavar="NAME", callback=_checked_type, help="Job type, such as webhook.deliver."
 )
-queue_option = click.option("--queue", metavar="NAME", callback=_checked_queue, help="Queue.")
+queue_option = click.option("--queue", metavar="NAME", callback=_checked_queue, help="Only jobs of this queue.")
 code_option = click.option("--code", "error_code", metavar="CODE", help="Error code, such as http_410.")
 
 
@@ -192,10 +192,20 @@ def _word(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 word_option = click.option("--word", metavar="WORD", callback=_word, help="Whole word of the last error message.")
 
 
+class _RowId(click.ParamType):
+    """The number of a row; `--help` leaves out what a database can count to."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, if it is in the range."""
+        return click.IntRange(1, ID_MAX).convert(value, param, ctx)
+
+
 def before_option(what: str, metavar: str = "ID") -> Callable[[Callback], Callback]:
     """`--before ID`, by which the next page begins where this one ended."""
     words = f"Only {what} before this {metavar}: the next page."
-    return click.option("--before", type=click.IntRange(1, ID_MAX), metavar=metavar, help=words)
+    return click.option("--before", type=_RowId(), metavar=metavar, help=words)
 
 
 def before_key_option(what: str, metavar: str) -> Callable[[Callback], Callback]:
@@ -216,7 +226,7 @@ class _Status(click.Choice[str]):
 
 def status_option(statuses: Sequence[str]) -> Callable[[Callback], Callback]:
     """`--status`, one of these."""
-    return click.option("--status", type=_Status(statuses), help="Status.")
+    return click.option("--status", type=_Status(statuses), help="Only rows with this status.")
 
 
 def window_options(event: str) -> Decorator:

@@ -1,4 +1,4 @@
-"""The exit codes of every command, in one place: `effects --help` and docs/commands.md show this table."""
+"""The exit codes of every command, in one place: docs/commands.md shows this table."""
 
 from __future__ import annotations
 

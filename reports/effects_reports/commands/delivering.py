@@ -96,7 +96,15 @@ def _credentials(file: TextIO) -> BucketCredentials:
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.option("--at", "base_url", metavar="URL", required=True, help="Where download_app is mounted.")
-@click.option("--for", "seconds", type=parse_age, default="15m", show_default=True, metavar="AGE", help="Validity.")
+@click.option(
+    "--for",
+    "seconds",
+    type=parse_age,
+    default="15m",
+    show_default=True,
+    metavar="AGE",
+    help="How long the link is valid.",
+)
 @click.option("--uses", type=click.IntRange(1, USES_MAX), metavar="N", help="Maximum downloads. Default: any number.")
 @click.option("--principal", metavar="PERSON", help="The only person it opens for. Default: whoever has it.")
 @reason_option

@@ -35,8 +35,8 @@ from effects_webhooks.tenants import Tenant
 
 
 @click.command("deliveries")
-@click.option("--endpoint", "endpoint_id", metavar="ID", help="Endpoint.")
-@click.option("--event", "event_id", metavar="ID", help="Event.")
+@click.option("--endpoint", "endpoint_id", metavar="ID", help="Only deliveries to this endpoint, such as ep_123.")
+@click.option("--event", "event_id", metavar="ID", help="Only deliveries of this event, such as msg_123.")
 @status_option([*LEDGER_STATES, RETRYING])
 @tenant_option
 @before_option("deliveries", "JOB")
