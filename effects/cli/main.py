@@ -70,11 +70,12 @@ HELP_GROUPS = {
         "init", "schedules", "web", "alerts", "metrics", "keys", "grants", "prune", "completion",
     ),
 }  # fmt: skip
-_EXAMPLES = """\
-  effects status                            what waits, what failed, who works
-  effects why order:1000                    what became of one effect
-  effects retry --type email.send           a preview; --yes acts
-  effects doctor                            what is wrong, and what to type"""
+_EXAMPLES = (
+    ("effects status", "what waits, what failed, who works"),
+    ("effects why order:1000", "what became of one effect"),
+    ("effects retry --code timeout", "a preview; --yes acts"),
+    ("effects doctor", "what is wrong, and what to type"),
+)
 
 
 class EffectsGroup(click.Group):
@@ -119,7 +120,7 @@ class EffectsGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, and what the exit codes are about."""
         with formatter.section("Examples"):
-            formatter.write(f"{_EXAMPLES}\n")
+            formatter.write_dl(_EXAMPLES)
         formatter.write_paragraph()
         formatter.write_text(
             "Exit code 0: done; 1: findings, or something was refused; 2: an error. The others: the page Commands."
