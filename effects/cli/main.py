@@ -121,10 +121,10 @@ class EffectsGroup(click.Group):
         """Examples, and what the exit codes are about."""
         with formatter.section("Examples"):
             formatter.write_dl(_EXAMPLES)
-        formatter.write_paragraph()
-        formatter.write_text(
-            "Exit code 0: done; 1: findings, or something was refused; 2: an error. The others: the page Commands."
-        )
+        with formatter.section("Exit codes"):
+            formatter.write_dl(
+                [("0, 1, 2", "done; a finding, or something refused; an error. More: the page Commands")]
+            )
 
     def main(
         self,
