@@ -192,20 +192,16 @@ def _word(ctx: click.Context, param: click.Parameter, value: str | None) -> str 
 word_option = click.option("--word", metavar="WORD", callback=_word, help="Whole word of the last error message.")
 
 
-class _RowId(click.ParamType):
-    """The number of a row; `--help` leaves out what a database can count to."""
-
-    name = "id"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number, if it is in the range."""
-        return click.IntRange(1, ID_MAX).convert(value, param, ctx)
+def _row_id(text: str) -> int:
+    """The number of a row. As a function, so that `--help` leaves out what a database can count to."""
+    number: int = click.IntRange(1, ID_MAX).convert(text, None, None)
+    return number
 
 
 def before_option(what: str, metavar: str = "ID") -> Callable[[Callback], Callback]:
     """`--before ID`, by which the next page begins where this one ended."""
     words = f"Only {what} before this {metavar}: the next page."
-    return click.option("--before", type=_RowId(), metavar=metavar, help=words)
+    return click.option("--before", type=_row_id, metavar=metavar, help=words)
 
 
 def before_key_option(what: str, metavar: str) -> Callable[[Callback], Callback]:
