@@ -15,6 +15,7 @@ import click
 from effects.cli.context import Context
 from effects.kit import lazy
 from effects.kit.moments import FOREVER_SECONDS
+from effects.kit.text.unsafe import whole_number
 from effects.kit.text.wording import RETRYING, shown_status
 from effects.store.db.sql import Window
 
@@ -194,7 +195,9 @@ word_option = click.option("--word", metavar="WORD", callback=_word, help="Whole
 
 def _row_id(text: str) -> int:
     """The number of a row. As a function, so that `--help` leaves out what a database can count to."""
-    number: int = click.IntRange(1, ID_MAX).convert(text, None, None)
+    number = whole_number(text)
+    if number is None or not 1 <= number <= ID_MAX:
+        raise click.BadParameter(f"{text} is not in the range 1<=x<={ID_MAX}.")
     return number
 
 
