@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from effects import Done, Effects, enqueue
+from effects.errors import StoreUnavailable
 from effects.store.workers import note_failover
 from effects.worker.machine.runtime import Runtime
 from effects.worker.recording.failover_evidence import FailoverEvidence
@@ -80,6 +81,19 @@ def test_what_was_written_back_and_is_lost_again_is_written_back_again(app_facto
         evidence.suspect()
         assert evidence.compare(worker.name, NothingHeld(list))
         assert [row["key"] for row in rows(app, "evidence")] == ["once"]
+
+
+def test_a_database_that_goes_away_right_after_a_comparison_is_compared_again(app_factory: AppFactory) -> None:
+    """The statement in whose try it was compared has not succeeded yet: it is the same outage to whoever waits."""
+    app = app_factory(job_types=[Scripted()])
+    worker, context = ManualWorker(app, "survivor"), context_of(app, Runtime())
+    evidence = FailoverEvidence(context)
+    evidence.begin(worker.name, note_failover(app.store, worker.name))
+    for _ in range(2):
+        context.outage.began(StoreUnavailable("away"))
+        assert evidence.is_due
+        assert evidence.compare(worker.name, NothingHeld(list))
+        assert not evidence.is_due
 
 
 def test_what_waits_to_be_written_is_no_reason_to_compare_again(app_factory: AppFactory) -> None:

@@ -239,6 +239,7 @@ class FailoverEvidence:
             raise
         if not reported:
             self._suspected = True
+        self._outage.over(self._now())  # it answered: if it is away again, that may lose what was written here
         self._compared_outages, self._compared_refusals = outages, refusals
         return reported
 
