@@ -65,6 +65,16 @@ def test_nothing_is_wider_than_the_screen(shops: dict[str, Any], opening: Openin
     assert wider == {}
 
 
+def test_no_page_without_rows_needs_scrolling(shops: dict[str, Any], opening: Opening) -> None:
+    page, higher = opening("light", 1280), {}
+    for path in paths(shops, "empty"):
+        page.goto(f"{shops['empty'].url}{path}")
+        height = page.evaluate("document.documentElement.scrollHeight")
+        if height > 900 and page.locator("main table, main .findings, main iframe").count() == 0:
+            higher[path] = height
+    assert higher == {}
+
+
 def test_targets_are_large_enough(shops: dict[str, Any], opening: Opening) -> None:
     """24 px (WCAG 2.5.8), but for links in a text and in cells of a table, and what has a label of that height."""
     page = opening("light", 320)
