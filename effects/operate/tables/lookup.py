@@ -65,10 +65,14 @@ def _attempts(sql: Sql) -> str:
 
 
 def _last_attempts(sql: Sql) -> str:
-    newest = f"SELECT max(b.lease_token) FROM {sql.job_attempts} AS b WHERE b.job_id = a.job_id"
+    """Each job's are numbered, newest first, since a look into the view for each of them would walk through it."""
+    newest = f"""
+    SELECT job_id AS of_job, lease_token AS token,
+        row_number() OVER (PARTITION BY job_id ORDER BY lease_token DESC) AS place
+    FROM {sql.job_attempts} WHERE job_id {sql.any_of("ids", "int")}"""
     return f"""
-    {_logged(sql)} WHERE a.job_id {sql.any_of("ids", "int")} AND a.lease_token = ({newest})
-    ORDER BY a.job_id, a.lease_token"""
+    {_logged(sql)} JOIN ({newest}) AS n ON n.of_job = a.job_id AND n.token = a.lease_token AND n.place = 1
+    WHERE a.job_id {sql.any_of("ids", "int")} ORDER BY a.job_id, a.lease_token"""
 
 
 def last_attempts(store: Store, connection: Connection, job_ids: Sequence[int]) -> dict[int, AttemptRecord]:
