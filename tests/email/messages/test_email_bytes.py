@@ -6,11 +6,12 @@ import email
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from email import policy
 from email.header import decode_header, make_header
 from email.utils import parsedate_to_datetime
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -110,31 +111,40 @@ def close(name: str) -> str:
     return re.sub(r"\s", "", name)
 
 
+def each_once(people: Sequence[Address]) -> dict[str, str]:
+    """The names by address: who is listed twice stands once, where and as they were listed first."""
+    first: dict[str, str] = {}
+    for person in people:
+        first.setdefault(parse_address(person.spec).spec, one_line(person.name))
+    return first
+
+
 def check(rendered: RenderedEmail, new_email: NewEmail, people: list[Address]) -> None:
     data = build(rendered.source, {})
     check_wire(data)
     message = parsed(data)
+    listed = each_once(people)
+    to_count = len(each_once(people[: len(new_email.to)]))
     names = [
         *OURS[:2],
-        *(["Cc"] if rendered.source.cc else []),
-        *(["Reply-To"] if rendered.source.reply_to else []),
+        *(["Cc"] if len(listed) > to_count else []),
+        *(["Reply-To"] if new_email.reply_to else []),
         *OURS[2:],
     ]
     assert message.keys() == [*names, *(new_email.headers or {}), "Content-Type"]
-    addressees = [*message["to"].addresses, *(message["cc"].addresses if rendered.source.cc else ())]
+    to, cc = message["to"].addresses, message["cc"].addresses if "cc" in message else ()
+    assert len(to) == to_count
     # The parser takes the bytes of RFC 6532 for what they are not; back to what they are.
-    assert [addressee.addr_spec.encode("ascii", "surrogateescape").decode() for addressee in addressees] == [
-        address.spec for address in (*rendered.source.to, *rendered.source.cc)
-    ]
-    assert [close(address.display_name) for address in addressees] == [
-        close(one_line(address.name)) for address in people
-    ]
+    assert [addressee.addr_spec.encode("ascii", "surrogateescape").decode() for addressee in (*to, *cc)] == [*listed]
+    assert [close(addressee.display_name) for addressee in (*to, *cc)] == [close(name) for name in listed.values()]
     assert [author.addr_spec for author in message["from"].addresses] == ["hello@shop.example"]
     assert str(message["subject"]) == one_line(str(new_email.context["subject"])) == rendered.source.subject
     for name, value in (new_email.headers or {}).items():
         raw = email.message_from_bytes(data)[name].replace("\r\n", "")
         assert str(make_header(decode_header(raw))) == value.strip(" \t")
     assert all(part.defects == [] for part in message.walk())
+    assert rendered.source.text == new_email.context["text"]
+    assert unescape(rendered.source.html or "") == f"<p>{new_email.context['html']}</p>"
     text, html = message.get_body(("plain",)).get_content(), message.get_body(("html",)).get_content()
     assert lines_of(text) == (lines_of(rendered.source.text) or [""])
     assert lines_of(html) == lines_of(rendered.source.html or "")
