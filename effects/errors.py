@@ -24,6 +24,7 @@
     ├─ StoreUnavailable          the database is unavailable; the last statement may have taken effect or not
     │   └─ StoreConflict         it is there; another transaction was in the way: repeat
     ├─ StoreRejected             the database refuses a statement: missing tables, a privilege, a damaged file
+    ├─ EffectUnknown             the effect may have happened; it waits for you to decide
     ├─ WorkerCannotContinue      no retry can help this worker: a fresh process may
     └─ DeliveryError             what a handler may raise about its peer; the subclass is the fate
 

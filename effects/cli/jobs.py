@@ -233,9 +233,7 @@ _dead_filter_options = option_group(
     code_option,
     text_option,
     word_option,
-    click.option(
-        "--limit-key", "endpoint", metavar="KEY", help="Limit key, or the part after its colon, such as ep_123."
-    ),
+    click.option("--limit-key", metavar="KEY", help="Limit key, or the part after its colon, such as ep_123."),
     tenant_option,
     window_options("ended"),
 )

@@ -24,6 +24,7 @@ def logged(monkeypatch: pytest.MonkeyPatch, log_format: str, write: Any, level: 
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's
+    logging.getLogger("effects").setLevel(logging.NOTSET)  # whatever a test has left
     logs.configure(log_format, level)
     write()
     return stream.getvalue().splitlines()

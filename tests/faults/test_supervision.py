@@ -300,7 +300,10 @@ class Failing(JobType[dict[str, Any]]):
 
 
 # Called by commands alone, whose users see the error.
-OF_COMMANDS = {"limit_keys_of", "instead_of_requeue", "prune", "check_followers", "declared_jobs"}
+OF_COMMANDS = {
+    "limit_keys_of", "instead_of_requeue", "prune", "check_followers", "declared_jobs", "why_retry_fails",
+    "before_retry", "retry_effect", "cancel_effect",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

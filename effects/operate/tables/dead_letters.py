@@ -31,7 +31,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True, tag="dead", tag_fie
     Args:
         text: part of the last error's text, ignoring case.
         word: a whole word of it, ignoring case: letters, digits and underscores.
-        endpoint: the limit key, whole or what follows its first colon (`ep_…` of `webhook:ep_…`).
+        limit_key: the limit key, whole or what follows its first colon (`ep_…` of `webhook:ep_…`).
         limit_keys: any of these limit keys.
         window: when it ended.
         unknown: True: only effects that may have happened; False: only effects that did not.
@@ -46,7 +46,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True, tag="dead", tag_fie
     error_code: str | None = None
     text: str | None = None
     word: str | None = None
-    endpoint: str | None = None
+    limit_key: str | None = None
     limit_keys: tuple[str, ...] | None = None
     window: Window = ANY_TIME
     unknown: bool | None = None
@@ -57,7 +57,7 @@ class DeadFilters(msgspec.Struct, frozen=True, kw_only=True, tag="dead", tag_fie
 
     def parameters(self) -> dict[str, object]:
         """The parameters of those filters that are set."""
-        names = ("job_type", "queue", "key", "error_code", "text", "word", "endpoint", "unknown", "before")
+        names = ("job_type", "queue", "key", "error_code", "text", "word", "limit_key", "unknown", "before")
         values = {name: getattr(self, name) for name in names} | self.window.parameters()
         if self.limit_keys is not None:
             values["limit_keys"] = as_json(self.limit_keys)
@@ -146,7 +146,7 @@ def _conditions(sql: Sql, names: frozenset[str], row: str) -> str:
         "queue": f"{row}.queue = :queue",
         "error_code": f"{row}.error_code = :error_code",
         "limit_keys": f"{row}.limit_key {sql.any_of('limit_keys')}",
-        "endpoint": f"({row}.limit_key = :endpoint OR {_after_colon(sql, row)} = :endpoint)",
+        "limit_key": f"({row}.limit_key = :limit_key OR {_after_colon(sql, row)} = :limit_key)",
         "as_of": f"{row}.finished_at <= {sql.time(sql.number('as_of'))}",
         **sql.bounds(f"{row}.finished_at"),
     }

@@ -148,7 +148,7 @@ def _counts(visit: Visit) -> Mapping[str, int]:
     return visit.read("statuses", LIVE_SECONDS, read)
 
 
-_NEED_NAMES = ("type", "code", "queue", "endpoint")
+_NEED_NAMES = ("type", "code", "queue", "limit_key")
 _EFFECTS = {"unknown": True, "not_done": False}
 
 
