@@ -155,8 +155,9 @@ def dev(context: Context, *, port: int, take_over: bool) -> int:
         return ExitCode.INTERRUPTED
     desk = development.Desk(app, files)
     desk.open(take_over=take_over)
-    click.echo(f"{desk.banner}\ndashboard: http://127.0.0.1:{listening.getsockname()[1]}/dev (Ctrl-C stops it)")
-    code = desk.run(listening)
+    with desk.hearing_signals():
+        click.echo(f"{desk.banner}\ndashboard: http://127.0.0.1:{listening.getsockname()[1]}/dev (Ctrl-C stops it)")
+        code = desk.run(listening)
     if desk.again:
         app.dispose()
         development.execute_again(listening)

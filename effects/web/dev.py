@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -58,6 +59,7 @@ SOCKET_VARIABLE = "EFFECTS_DEV_SOCKET"  # of the process that executed itself: t
 _WATCHED = (".py", ".html", ".txt", ".md", ".toml", ".json", ".css", ".sql")
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 WAITING = ("queued", "running", "failed")
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = ("localhost", "")  # without a host, libpq takes the socket's folder
 HOUR_SECONDS, DAY_SECONDS = 3_600, 86_400
 AHEAD_MAX_SECONDS = 3_650 * DAY_SECONDS
@@ -277,7 +279,8 @@ class Desk:
 
     def __init__(self, app: Effects, files: Files) -> None:
         self.app, self.files = app, files
-        self.again = False  # the process is to execute itself
+        self._changed = self._stopped = False
+        self._serving: PageServer | None = None
         self.banner = ""
         check_database(app.engine.url)
         name = hashlib.sha256(describe_database(app.engine.url).encode()).hexdigest()[:12]
@@ -316,8 +319,34 @@ class Desk:
             "effects sends stays on this machine"
         )
 
+    @property
+    def again(self) -> bool:
+        """Whether the process is to execute itself: who stops it means that, whatever has changed meanwhile."""
+        return self._changed and not self._stopped
+
+    @contextmanager
+    def hearing_signals(self) -> Iterator[None]:
+        """End `run` in order by Ctrl-C or SIGTERM, also before it serves, and where the shell has had them ignored.
+
+        A second one ends it at once, and so does each that comes afterwards: the next process begins without them.
+        """
+        for number in _STOPS:
+            signal.signal(number, lambda *_: self._stop())
+        try:
+            yield
+        finally:
+            for number in _STOPS:
+                signal.signal(number, signal.SIG_DFL)
+
+    def _stop(self) -> None:
+        if self._stopped:
+            raise KeyboardInterrupt
+        self._stopped = True
+        if self._serving is not None:
+            self._serving.stop()
+
     def run(self, listening: socket.socket) -> int:
-        """Work and serve until Ctrl-C, SIGTERM or a change.
+        """Work and serve until a signal that is heard, or a change.
 
         Raises:
             ConfigurationError: another worker has come to the database.
@@ -326,7 +355,9 @@ class Desk:
             self.app, lambda _: Person("developer", role="admin", personal=True), title="effects dev",
             hosts=LOOPBACK_NAMES, more=self._pages, banner=self.banner,
         )  # fmt: skip
-        serving = PageServer(board, listening.dup())
+        self._serving = serving = PageServer(board, listening.dup())
+        if self._stopped:
+            serving.stop()
         worker = Worker(self.app, grace_seconds=GRACE_SECONDS)
         codes: list[int] = []
 
@@ -341,8 +372,7 @@ class Desk:
         looking = threading.Thread(target=self._look, args=(serving, over), name="effects-dev-files", daemon=True)
         working.start()
         looking.start()
-        with suppress(KeyboardInterrupt):
-            serving.run()
+        serving.run()
         over.set()
         worker.stop_directly()
         working.join()
@@ -358,8 +388,8 @@ class Desk:
                 self._refuse_workers()
             except ConfigurationError as error:
                 self._stranger = error
-            self.again = self._stranger is None and self.files.changed()
-            if self.again or self._stranger is not None:
+            self._changed = self._stranger is None and self.files.changed()
+            if self._changed or self._stranger is not None:
                 serving.stop()
                 return
 

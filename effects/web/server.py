@@ -31,6 +31,7 @@ class PageServer:
     def __init__(self, dashboard: Dashboard, listening: socket.socket) -> None:
         self.dashboard, self.socket = dashboard, listening
         self._server: Any = None
+        self._stopped = False
 
     def run(self) -> None:
         """Serve until SIGINT, SIGTERM or `stop`; requests under way are answered first."""
@@ -41,9 +42,12 @@ class PageServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=128,
             http=_bounded(load("uvicorn.protocols.http.auto").AutoHTTPProtocol),
         )  # fmt: skip
-        before = signal.signal(signal.SIGTERM, lambda *_: None)  # the server raises it again when it has ended
+        before = signal.getsignal(signal.SIGTERM)
+        if before is signal.SIG_DFL:  # the server raises it again when it has ended
+            signal.signal(signal.SIGTERM, lambda *_: self.stop())
         try:
             self._server = uvicorn.Server(config)
+            self._server.should_exit = self._stopped
             self._server.run(sockets=[self.socket])
         finally:
             signal.signal(signal.SIGTERM, before)
@@ -51,7 +55,8 @@ class PageServer:
             self.socket.close()
 
     def stop(self) -> None:
-        """End `run`, which has begun, from any thread."""
+        """End `run`, from any thread and in a signal's handler; where it has not begun, it ends at once."""
+        self._stopped = True
         if self._server is not None:
             self._server.should_exit = True
 

@@ -333,6 +333,32 @@ def test_changed_code_is_loaded_and_a_broken_module_waits_for_its_mend(
     assert server.stop() in (0, 130)
 
 
+INTERRUPTED = """
+import os, signal, sys
+from effects import Effects
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == "uvicorn.config":
+        os.kill(os.getpid(), signal.{name})
+
+app = Effects()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.addaudithook(interrupt)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_it_serves_ends_it_in_order(
+    name: str, app_factory: AppFactory, database_url: str, develop: Develop, tmp_path: Path
+) -> None:
+    """Ctrl-C too that is ignored at first, as for what a shell starts in the background."""
+    (tmp_path / "interrupted_app.py").write_text(INTERRUPTED.format(name=name))
+    server = develop(database_url, app="interrupted_app:app")
+    server.wait_logged("dashboard: http")
+    assert server.process.wait(PATIENCE_SECONDS) == 0, server.output
+    assert [row["state"] for row in rows(app_factory(), "workers")] in ([], ["stopped"])
+
+
 def test_retries_pauses_and_schedules_follow_the_clock_which_never_goes_back(
     app_factory: AppFactory, database_url: str, develop: Develop
 ) -> None:
