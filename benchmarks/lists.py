@@ -140,7 +140,7 @@ QUESTIONS: Mapping[str, Question] = {
     "dead list": _dead(),
     "dead list --code": _dead(error_code="code_3"),
     "dead list --text": _dead(text="of the day"),
-    "dead list --endpoint": _dead(limit_key="ep_50"),
+    "dead list --limit-key": _dead(limit_key="ep_50"),
     "dead list --resolved": _dead(closed=True),
     "dead list --resolved --type, none": _dead(closed=True, job_type="no.such"),
     "dead list --type, none": _dead(job_type="no.such"),
