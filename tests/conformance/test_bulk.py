@@ -266,7 +266,7 @@ def test_a_future_time_is_read_as_now(app: Effects) -> None:
 
 
 FILTERS: list[dict[str, Any]] = [
-    {}, {"job_type": "held"}, {"error_code": "refused"}, {"text": "NO"}, {"word": "no"}, {"endpoint": "b"},
+    {}, {"job_type": "held"}, {"error_code": "refused"}, {"text": "NO"}, {"word": "no"}, {"limit_key": "b"},
     {"key": "unheard of"}, {"limit_keys": ("a:b", "c")}, {"unknown": True}, {"unknown": False}, {"queue": "default"},
     {"window": Window(newer=3600)}, {"window": Window(older=3600)},
 ]  # fmt: skip
@@ -283,7 +283,7 @@ def test_it_selects_what_the_lists_show(app: Effects, monkeypatch: pytest.Monkey
         letters = list_dead(app.store, app.ledgers, unresolved)
         selected = preview(REQUEUE, unresolved, effects=app).job_ids
         assert selected == tuple(sorted(letter.id for letter in letters)), filters
-        if not filters.keys() & {"unknown", "endpoint", "key"}:
+        if not filters.keys() & {"unknown", "limit_key", "key"}:
             ended = Filters(status="dead", **filters)
             jobs = list_jobs(app.store, app.ledgers, ended).jobs
             assert preview(REQUEUE, ended, effects=app).job_ids == tuple(sorted(job.id for job in jobs)), filters
