@@ -126,8 +126,9 @@ def test_a_cut_connection_does_not_end_the_worker(
 
 
 def test_a_claim_without_an_answer_goes_back_and_what_runs_does_not(
-    direct: Effects, proxy: Proxy, stub_server: StubServer
+    direct: Effects, proxy: Proxy, stub_server: StubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(OPTIONS, "time_limit_seconds", 60.0)  # what runs is held for as long as the rest takes
     stub_server.hold("slow")
     enqueue("step_job", StepJob("slow", stub_server.port, ("ask", "do")), effects=direct)
     with _worker(proxy) as worker:
