@@ -66,13 +66,11 @@ def _attempts(sql: Sql) -> str:
 
 def _last_attempts(sql: Sql) -> str:
     """Each job's are numbered, newest first, since a look into the view for each of them would walk through it."""
-    newest = f"""
-    SELECT job_id AS of_job, lease_token AS token,
-        row_number() OVER (PARTITION BY job_id ORDER BY lease_token DESC) AS place
-    FROM {sql.job_attempts} WHERE job_id {sql.any_of("ids", "int")}"""
     return f"""
-    {_logged(sql)} JOIN ({newest}) AS n ON n.of_job = a.job_id AND n.token = a.lease_token AND n.place = 1
-    WHERE a.job_id {sql.any_of("ids", "int")} ORDER BY a.job_id, a.lease_token"""
+    SELECT * FROM (
+        SELECT logged.*, row_number() OVER (PARTITION BY job_id ORDER BY lease_token DESC) AS place
+        FROM ({_logged(sql)} WHERE a.job_id {sql.any_of("ids", "int")}) AS logged
+    ) AS numbered WHERE place = 1 ORDER BY job_id, lease_token"""
 
 
 def last_attempts(store: Store, connection: Connection, job_ids: Sequence[int]) -> dict[int, AttemptRecord]:
