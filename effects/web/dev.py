@@ -38,6 +38,7 @@ from effects.kit.network import NetworkRefused, replace_network_rule
 from effects.kit.process import private_file
 from effects.kit.text.unsafe import whole_number
 from effects.kit.text.wording import duration
+from effects.model.job import LIVE
 from effects.operate.tables import queue_status
 from effects.store import schedules
 from effects.store.db import revisions
@@ -58,7 +59,6 @@ FOLDER = ".effects-dev"
 SOCKET_VARIABLE = "EFFECTS_DEV_SOCKET"  # of the process that executed itself: the number of its file
 _WATCHED = (".py", ".html", ".txt", ".md", ".toml", ".json", ".css", ".sql")
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
-WAITING = ("queued", "running", "failed")
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = ("localhost", "")  # without a host, libpq takes the socket's folder
 HOUR_SECONDS, DAY_SECONDS = 3_600, 86_400
@@ -418,7 +418,7 @@ def _refuse_waiting(app: Effects) -> None:
         ConfigurationError: jobs wait that were meant for another worker.
     """
     status = queue_status.read_status(app.store, app.settings.lease_seconds, app.job_types, app.queues)
-    types = sorted({count.job_type for count in status.counts if count.status in WAITING} - {"effects.prune"})
+    types = sorted({count.job_type for count in status.counts if count.status in LIVE} - {"effects.prune"})
     if types:
         raise ConfigurationError(
             f"jobs wait in {describe_database(app.engine.url)} ({', '.join(types)}), and effects dev would end them "
