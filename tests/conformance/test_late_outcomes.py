@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from effects import Cancelled, Done, Effects, Job, NewJob, Refused, Retry, Unknown, enqueue, enqueue_many
+from effects import Cancelled, Done, Effects, NewJob, Refused, Retry, Unknown, enqueue, enqueue_many
 from effects.model.outcome import Outcome
 from effects.model.settlement import Execution
 from effects.operate.evidence import find_evidence
@@ -26,7 +26,7 @@ from effects_webhooks import WebhookEvent, add_endpoint, deliver_webhook
 from effects_webhooks.tables.ledger import DeliveryRecord
 from tests.conftest import AppFactory
 from tests.support.effect_states import effects_app
-from tests.support.manual_workers import ManualWorker, all_but_late, everything, row, rows, run_sql
+from tests.support.manual_workers import LostAttempt, ManualWorker, all_but_late, everything, row, rows, run_sql
 from tests.support.sampling import sample
 from tests.support.scripted import Scripted
 
@@ -36,27 +36,8 @@ LATE: dict[str, Outcome] = {
 }  # fmt: skip
 
 
-class Scene:
-    """One effect whose worker `gone` was declared dead after the release, and what has become of its job since."""
-
-    def __init__(self, app: Effects, job_type: str, key: str | None) -> None:
-        self.app = app
-        enqueue(job_type, {}, key=key, effects=app)
-        self.gone, self.next = ManualWorker(app, "gone"), ManualWorker(app, "next")
-        self.job = self.gone.claim_one()
-        self.gone.release(self.job)
-        self.lose(self.gone)
-
-    def lose(self, worker: ManualWorker) -> None:
-        run_sql(self.app, "UPDATE effects_workers SET ended_at = seen_at WHERE id = :id", id=worker.name)
-        run_sql(self.app, "DELETE FROM effects_workers WHERE id = :id", id=worker.name)
-        [settlement] = self.next.rescue().accepted
-        assert settlement.lost
-
-    def again(self) -> Job:
-        """The second attempt begins, on another worker."""
-        run_sql(self.app, f"UPDATE effects_jobs SET run_at = {self.app.store.sql.now}")
-        return self.next.claim_one(queue="quarantine")
+class Scene(LostAttempt):
+    """What has become since of the job whose attempt was lost."""
 
     def ends_again(self, outcome: Outcome) -> None:
         self.next.settle((self.again(), outcome))

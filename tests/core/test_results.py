@@ -27,7 +27,7 @@ from effects.worker.attempts.answer import RESULT_BYTES_MAX, with_result
 from tests.cli.conftest import effects as command
 from tests.conftest import AppFactory
 from tests.security.vault import BOTH_KEYS, NEW_KEYS, OLD_KEYS
-from tests.support.manual_workers import ManualWorker, row, rows, run_sql
+from tests.support.manual_workers import LostAttempt, ManualWorker, row, rows, run_sql
 
 
 @dataclass
@@ -155,21 +155,11 @@ def test_it_is_that_of_the_attempt_that_was_done(fails: int, app: Effects) -> No
 # -- one transaction, one fence ----------------------------------------------------------------------------
 
 
-class Lost:
-    """A job whose worker was declared dead after the release; what it returned comes late."""
+class Lost(LostAttempt):
+    """What it returned comes late."""
 
     def __init__(self, app: Effects, job_type: str) -> None:
-        self.app = app
-        enqueue(job_type, {"result": 1}, key="k", effects=app)
-        self.gone, self.next = ManualWorker(app, "gone"), ManualWorker(app, "next")
-        self.job = self.gone.claim_one()
-        self.gone.release(self.job)
-        self.lose(self.gone)
-
-    def lose(self, worker: ManualWorker) -> None:
-        run_sql(self.app, "UPDATE effects_workers SET ended_at = seen_at WHERE id = :id", id=worker.name)
-        run_sql(self.app, "DELETE FROM effects_workers WHERE id = :id", id=worker.name)
-        self.next.rescue()
+        super().__init__(app, job_type, "k", {"result": 1})
 
     def done(self, worker: ManualWorker, job: Any, result: Any) -> Settlement:
         decided = worker.decide(job, Done(), released=True)
@@ -182,9 +172,7 @@ class Lost:
 
 def test_a_lost_lease_writes_no_result(app: Effects) -> None:
     lost = Lost(app, "parcel.weigh")
-    run_sql(app, f"UPDATE effects_jobs SET run_at = {app.store.sql.now}")
-    second = lost.next.claim_one(queue="quarantine")
-    settle(app.store, [lost.done(lost.next, second, "second")], app.ledgers)
+    settle(app.store, [lost.done(lost.next, lost.again(), "second")], app.ledgers)
     lost.comes_late("first")
     assert status(key="k", effects=app).result == "second"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
 
-from effects import Effects, Job
+from effects import Effects, Job, enqueue
 from effects.model.decision import decide
 from effects.model.job import AttemptId
 from effects.model.settlement import AttemptEnd, Execution, Settlement
@@ -105,3 +105,26 @@ def everything(app: Effects) -> dict[str, list[dict[str, Any]]]:
             answer = connection.exec_driver_sql(f"SELECT * FROM {name} ORDER BY 1, 2")
             contents[table] = [dict(record) for record in answer.mappings()]
     return contents
+
+
+class LostAttempt:
+    """A job whose worker `gone` was declared dead after the release; `next` is there to try it again."""
+
+    def __init__(self, app: Effects, job_type: str, key: str | None, payload: Mapping[str, Any] | None = None) -> None:
+        self.app = app
+        enqueue(job_type, payload or {}, key=key, effects=app)
+        self.gone, self.next = ManualWorker(app, "gone"), ManualWorker(app, "next")
+        self.job = self.gone.claim_one()
+        self.gone.release(self.job)
+        self.lose(self.gone)
+
+    def lose(self, worker: ManualWorker) -> None:
+        run_sql(self.app, "UPDATE effects_workers SET ended_at = seen_at WHERE id = :id", id=worker.name)
+        run_sql(self.app, "DELETE FROM effects_workers WHERE id = :id", id=worker.name)
+        [settlement] = self.next.rescue().accepted
+        assert settlement.lost
+
+    def again(self) -> Job:
+        """The second attempt begins, on the other worker."""
+        run_sql(self.app, f"UPDATE effects_jobs SET run_at = {self.app.store.sql.now}")
+        return self.next.claim_one(queue="quarantine")
